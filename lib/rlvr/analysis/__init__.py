@@ -1,0 +1,1 @@
+"""What the objectives do: exact theory on small processes, and measurements on trained models."""

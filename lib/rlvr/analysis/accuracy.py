@@ -1,0 +1,105 @@
+"""Held-out accuracy of trained arms: by arm and lag, against the base, and paired between arms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from rlvr.evaluation import Estimate, clustered_mean, count_correct, paired_difference, pass_at_k, seed_interval
+
+KEYS = ["arm", "seed", "lag"]
+
+
+def correct_matrix(samples: pd.DataFrame) -> pd.DataFrame:
+    """Problems x samples of one run, 1.0 / 0.0 / NaN (undecided or missing), problems in sorted order.
+
+    Raises:
+        ValueError: ``samples`` holds more than one run.
+    """
+    if samples.duplicated(["problem", "sample"]).any():
+        raise ValueError("samples repeat a (problem, sample): select one arm, seed and lag first")
+    wide = samples.pivot(index="problem", columns="sample", values="correct")
+    return wide.astype("Float64").astype("float64")
+
+
+def select(samples: pd.DataFrame, arm: str, lag: int, seed: int | None = None) -> pd.DataFrame:
+    rows = samples[(samples["arm"] == arm) & (samples["lag"] == lag)]
+    return rows if seed is None else rows[rows["seed"] == seed]
+
+
+def seeds_of(samples: pd.DataFrame) -> tuple[int, ...]:
+    return tuple(sorted(int(s) for s in samples["seed"].unique()))
+
+
+def pass1(samples: pd.DataFrame, confidence: float) -> Estimate:
+    """Mean accuracy over problems, all seeds and samples of a problem in one cluster."""
+    return clustered_mean(
+        samples["correct"].astype("Float64").astype("float64"),
+        samples["problem"],
+        confidence=confidence,
+        seeds=seeds_of(samples),
+    )
+
+
+def pass1_by_seed(samples: pd.DataFrame) -> pd.Series:
+    """One accuracy per training seed, sorted by seed."""
+    return samples.groupby("seed")["correct"].mean().astype("float64").sort_index()
+
+
+def pass_k(samples: pd.DataFrame, k: int, confidence: float) -> Estimate:
+    """Unbiased pass@k of each run and problem, averaged over problems; the problem is the cluster."""
+    values, problems = [], []
+    for _, run in samples.groupby(KEYS):
+        wide = correct_matrix(run)
+        values.append(pass_at_k(*count_correct(wide), k))
+        problems.append(wide.index.to_numpy())
+    return clustered_mean(
+        np.concatenate(values), np.concatenate(problems), confidence=confidence, seeds=seeds_of(samples)
+    )
+
+
+def gain(samples: pd.DataFrame, base: pd.DataFrame, confidence: float) -> Estimate:
+    """Accuracy of trained runs minus the base model's, paired by problem."""
+    trained = samples.groupby("problem")["correct"].mean().astype("float64")
+    start = base.groupby("problem")["correct"].mean().astype("float64")
+    return paired_difference(trained, start, confidence=confidence, seeds=seeds_of(samples))
+
+
+def seed_difference(samples: pd.DataFrame, a: str, b: str, lag: int, confidence: float) -> Estimate:
+    """Mean over seeds of ``a - b``: paired by seed (same problems and uniforms in training) and by problem."""
+    differences, seeds = [], []
+    for seed in seeds_of(select(samples, a, lag)):
+        first, second = (correct_matrix(select(samples, arm, lag, seed)).mean(axis=1) for arm in (a, b))
+        if not first.index.equals(second.index):
+            raise ValueError(f"{a} and {b} with seed {seed} were evaluated on different problems")
+        differences.append(float((first - second).mean()))
+        seeds.append(seed)
+    return seed_interval(differences, seeds, confidence=confidence)
+
+
+def accuracy_frame(
+    samples: pd.DataFrame, arms: Iterable[str], lags: Sequence[int], ks: Sequence[int], confidence: float
+) -> pd.DataFrame:
+    """One row per arm and lag: Estimates of pass@1 (by problem, and over seeds), its gain and pass@k.
+
+    ``samples`` must hold the arm ``base`` too.
+    """
+    base = select(samples, "base", 0)
+    rows = []
+    for lag in lags:
+        for arm in arms:
+            runs = select(samples, arm, lag)
+            by_seed = pass1_by_seed(runs)
+            rows.append(
+                {
+                    "arm": arm,
+                    "lag": lag,
+                    "pass@1": pass1(runs, confidence),
+                    "over seeds": seed_interval(by_seed.to_numpy(), by_seed.index.tolist(), confidence=confidence),
+                    "gain over base": gain(runs, base, confidence),
+                }
+                | {f"pass@{k}": pass_k(runs, k, confidence) for k in ks if k > 1}
+            )
+    return pd.DataFrame(rows)

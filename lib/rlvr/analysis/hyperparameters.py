@@ -1,0 +1,67 @@
+"""The settings shared by all arms beside those the NFPO paper states (its table C.1)."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from rlvr.config import Scale
+from rlvr.reporting.bundle import Exact, Stated
+
+#: What the text, or the authors' release where the text is silent, says; None where neither does.
+_PAPER = {
+    "model": ("Qwen3-1.7B-Base / Qwen3-8B-Base", "text"),
+    "training problems": ("MATH level 3-5 / DAPO-Math-17k", "text"),
+    "prompts per step": (128, "text"),
+    "responses per prompt": (8, "text"),
+    "responses per minibatch": (256, "text"),
+    "updates per step": (4, "text"),
+    "longest response, tokens": ("8192 / 16384", "text"),
+    "training steps": (500, "release"),
+    "learning rate": (1e-6, "release"),
+    "sampling temperature, training": (1.0, "release"),
+    "sampling temperature, evaluation": (0.7, "text"),
+    "samples per problem, evaluation": (32, "text"),
+    "KL or entropy term": ("none", "text"),
+    "advantage": ("group relative", "text"),
+    "aggregation": (None, ""),
+    "gradient clip": (None, ""),
+    "AdamW betas": (None, ""),
+    "age of rollouts, steps": (0, "text"),
+}
+
+
+def hyperparameter_table(scale: Scale) -> pd.DataFrame:
+    """One row per setting: the paper's value with its source, and this scale's."""
+    train, evaluate, model = scale.train, scale.evaluate, scale.model
+    low, high = scale.problems.operations
+    std = {"none": "not divided by std"}.get(train.advantage_std, f"divided by {train.advantage_std} std")
+    ours = {
+        "model": f"Qwen3 architecture, {model.num_hidden_layers} layers of {model.hidden_size}",
+        "training problems": f"{scale.problems.task}, {low}-{high} arithmetic steps, fresh at every step",
+        "prompts per step": train.prompts_per_step,
+        "responses per prompt": train.group_size,
+        "responses per minibatch": train.prompts_per_step * train.group_size // train.minibatches,
+        "updates per step": train.minibatches,
+        "longest response, tokens": train.max_new_tokens,
+        "training steps": train.steps,
+        "learning rate": train.lr,
+        "sampling temperature, training": train.temperature,
+        "sampling temperature, evaluation": evaluate.temperature,
+        "samples per problem, evaluation": evaluate.samples,
+        "KL or entropy term": "none",
+        "advantage": f"group relative, {std}",
+        "aggregation": train.loss_agg_mode,
+        "gradient clip": train.grad_clip,
+        "AdamW betas": ", ".join(map(str, train.betas)),
+        "age of rollouts, steps": ", ".join(map(str, train.lags)),
+    }
+    rows = [
+        {
+            "setting": name,
+            "paper": Stated(value) if not isinstance(value, str) else value,
+            "source": source or "-",
+            "ours": ours[name] if isinstance(ours[name], str) else Exact(ours[name]),
+        }
+        for name, (value, source) in _PAPER.items()
+    ]
+    return pd.DataFrame(rows)

@@ -1,0 +1,208 @@
+"""One scale is one YAML file; this is its type.
+
+Everything that reads a parameter reads it through :func:`load_scale`, with the YAML 1.2 parser
+that DVC uses, so ``1e-6`` is a float everywhere and a typo is an error rather than a default.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from ruamel.yaml import YAML
+
+from rlvr.problems import get_task
+
+Positive = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(gt=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Problems(_Section):
+    """Procedurally generated problems; the splits are disjoint by construction."""
+
+    task: str
+    seed: int
+    operations: tuple[Positive, Positive]  # fewest and most arithmetic steps in a problem
+    validation: Positive  # problems for the warm-up's target and the curves during training
+    held_out: Positive  # problems for the final evaluation
+
+    @field_validator("task")
+    @classmethod
+    def _task_exists(cls, name: str) -> str:
+        return get_task(name).name
+
+
+class Model(_Section):
+    """Shape of the embedded Qwen3 policy."""
+
+    hidden_size: Positive
+    intermediate_size: Positive
+    num_hidden_layers: Positive
+    num_attention_heads: Positive
+    num_key_value_heads: Positive
+
+
+class WarmUp(_Section):
+    """Supervised training that turns random weights into a base model worth improving."""
+
+    seed: int
+    lr: Rate
+    betas: tuple[float, float]
+    batch_size: Positive
+    max_steps: Positive
+    cooldown_steps: Count
+    check_every: Positive
+    target_pass1: Annotated[float, Field(gt=0, lt=1)]  # stop at this validation pass@1
+
+
+class Train(_Section):
+    """What all objectives share."""
+
+    steps: Positive
+    prompts_per_step: Positive
+    group_size: Positive
+    minibatches: Positive  # updates per rollout batch; more than one makes the policy off-policy
+    lags: tuple[Count, ...]  # rollouts come from the policy of `lag` steps ago; one arm each
+    lr: Rate
+    betas: tuple[float, float]
+    weight_decay: Annotated[float, Field(ge=0)]
+    grad_clip: Rate
+    temperature: Rate
+    max_new_tokens: Positive
+    loss_agg_mode: str
+    advantage_std: Literal["unbiased", "biased", "none"]
+    eval_every: Positive
+    eval_problems: Positive
+    checkpoint_every: Positive
+    records_per_step: Count  # responses per rollout batch whose tokens are kept for the dynamics
+
+    @model_validator(mode="after")
+    def _divides(self) -> Train:
+        if self.prompts_per_step % self.minibatches:
+            raise ValueError(
+                f"prompts_per_step={self.prompts_per_step} must be a multiple of "
+                f"minibatches={self.minibatches}"
+            )
+        return self
+
+
+class Recipe(_Section):
+    """One trained arm: an objective's name and its own parameters."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    objective: str
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class Evaluate(_Section):
+    samples: Positive  # responses per problem
+    temperature: Rate
+    pass_k: tuple[Positive, ...]
+    seed: int
+
+    @model_validator(mode="after")
+    def _k_within_n(self) -> Evaluate:
+        if max(self.pass_k) > self.samples:
+            raise ValueError(f"pass_k={self.pass_k} holds a k above samples={self.samples}")
+        return self
+
+
+class Theory(_Section):
+    pattern_length: Annotated[int, Field(ge=1, le=7)]
+    random_mdps: Positive
+    seed: int
+
+
+class Dynamics(_Section):
+    horizons: tuple[Positive, ...]
+    segment: Positive  # tokens in the ratio-trace figure
+
+
+class Surrogate(_Section):
+    """Bias and variance of L^(N) measured on the trained language model."""
+
+    horizons: tuple[Positive, ...]
+    prompts: Positive
+    recipe: str
+    seed: int
+
+
+class Report(_Section):
+    confidence: Annotated[float, Field(gt=0.5, lt=1)]
+    bootstrap: Positive
+    margin: Annotated[float, Field(gt=0, lt=1)]  # pass@1 difference that counts as "matches"
+
+
+class Scale(_Section):
+    """The whole of one scale file."""
+
+    scale: str
+    root: str  # path from the scale file's folder to the repository root
+    scale_file: str  # this file, from the repository root
+    engine: Literal["local"]
+    workers: Positive  # single-threaded processes side by side
+    seeds: tuple[Count, ...]
+    arms: tuple[str, ...]  # which recipes are trained
+    problems: Problems
+    model: Model
+    warmup: WarmUp
+    train: Train
+    recipes: dict[str, Recipe]
+    evaluate: Evaluate
+    theory: Theory
+    dynamics: Dynamics
+    surrogate: Surrogate
+    report: Report
+
+    @model_validator(mode="after")
+    def _arms_exist(self) -> Scale:
+        missing = [arm for arm in self.arms if arm not in self.recipes]
+        if missing:
+            raise ValueError(f"arms {missing} have no recipe; recipes are {sorted(self.recipes)}")
+        if self.surrogate.recipe not in self.arms:
+            raise ValueError(
+                f"surrogate.recipe={self.surrogate.recipe!r} is not one of arms={list(self.arms)}"
+            )
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds={list(self.seeds)} repeats a seed")
+        return self
+
+
+def load_yaml(path: str | Path) -> Any:
+    """Read YAML 1.2 (the dialect DVC hashes): ``1e-6`` is a float, ``no`` is a string."""
+    return YAML(typ="safe", pure=True).load(Path(path))
+
+
+def load_scale(path: str | Path) -> Scale:
+    """Read and check a scale file.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: one line per wrong field, with the field, its value and what is allowed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"scale file {path} does not exist")
+    raw = load_yaml(path)
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path}: expected a mapping of sections, got {type(raw).__name__}")
+    try:
+        return Scale.model_validate(raw)
+    except ValidationError as error:
+        lines = [
+            f"  {'.'.join(str(p) for p in e['loc']) or '(file)'} = {e['input']!r}: {e['msg']}"
+            if e["type"] not in ("missing", "value_error")
+            else f"  {'.'.join(str(p) for p in e['loc']) or '(file)'}: {e['msg']}"
+            for e in error.errors()
+        ]
+        raise ValueError(f"{path} is not a valid scale file:\n" + "\n".join(lines)) from None

@@ -1,0 +1,1 @@
+"""Engines sample from a policy and update it: ``local`` (torch, this process)."""

@@ -1,0 +1,264 @@
+"""RL training of one arm with one seed: rollouts, several updates each, checkpoints, and what is kept."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from rlvr import objectives
+from rlvr.config import Problems, Scale, Train
+from rlvr.engines.local.checkpoint import RunState
+from rlvr.engines.local.policy import Policy
+from rlvr.engines.local.rollout import (
+    Rollout,
+    collect,
+    derive_seed,
+    pass1,
+    training_problems,
+    validation_problems,
+)
+from rlvr.engines.local.update import MiniBatch, Updater, minibatches
+from rlvr.problems.tokenizer import Codec
+from rlvr.ratios import forward_trace, token_ratio
+from rlvr.storage import atomic_dir, fingerprint, write_json
+
+START_GATE = 1e-3  # nats; sampler and trainer are two code paths over the same weights
+_ROLLOUT, _VALIDATION, _PROBLEMS = 1, 2, 3  # purposes of random streams
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that decides the numbers of one run.
+
+    Attributes:
+        arm: name of the recipe, e.g. ``nfpo``.
+        objective: name in :mod:`rlvr.objectives`.
+        parameters: the objective's own parameters.
+        lag: rollouts come from the policy of this many steps ago (0: of this step).
+        seed: of problems and sampling. Arms with the same seed see the same problems and draw the same
+            uniforms, so their differences are paired.
+    """
+
+    arm: str
+    objective: str
+    parameters: dict[str, Any]
+    lag: int
+    seed: int
+    train: Train
+    problems: Problems
+    # how records compute the trace, also in arms that do not use it (the paper's small setting)
+    trace: dict[str, Any] = field(default_factory=lambda: {"horizon": 4})
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm}-lag{self.lag}-seed{self.seed}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **{k: getattr(self, k) for k in ("arm", "objective", "parameters", "lag", "seed", "trace")},
+            "train": self.train.model_dump(mode="json"),
+            "problems": self.problems.model_dump(mode="json"),
+        }
+
+
+def jobs_of(scale: Scale, arm: str, seed: int) -> list[Job]:
+    """The runs of one arm and seed: one per lag."""
+    if arm not in scale.recipes:
+        raise ValueError(f"arm={arm!r} has no recipe; recipes are {sorted(scale.recipes)}")
+    recipe = scale.recipes[arm]
+    trace = {"horizon": 4}
+    trace |= {k: v for k, v in recipe.parameters.items() if k in ("horizon", "trace_clip", "ratio_clip")}
+    return [
+        Job(arm, recipe.objective, recipe.parameters, lag, seed, scale.train, scale.problems, trace)
+        for lag in scale.train.lags
+    ]
+
+
+def train(
+    base: str | Path,
+    job: Job,
+    out: str | Path,
+    scratch: str | Path,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Train and leave ``config.json, metrics.parquet, records.parquet, summary.json, final/`` in ``out``.
+
+    Args:
+        base: folder of the base model and its tokenizer.
+        job: what to run.
+        out: written as a whole when the run is complete, not before.
+        scratch: folder for the checkpoint; a killed run continues from it, with the same final numbers.
+        on_progress: called with (steps done, steps).
+
+    Raises:
+        ValueError: unknown objective or parameter, or a checkpoint of another job.
+        RuntimeError: sampler and trainer disagree at the start, or the run ended short of its steps.
+        FloatingPointError: a gradient is not finite.
+    """
+    base, out, scratch = Path(base), Path(out), Path(scratch)
+    policy, codec = Policy.from_pretrained(base), Codec.load(base)
+    run = _Run(job, policy, codec, fingerprint(job.to_dict(), base))
+    checkpoint = scratch / "checkpoint.pt"
+    run.restore(RunState.load(checkpoint, run.identity))
+    while run.done < job.train.steps:
+        run.step()
+        if on_progress:
+            on_progress(run.done, job.train.steps)
+        if run.done % job.train.checkpoint_every == 0 or run.done == job.train.steps:
+            run.state().save(checkpoint)
+    run.write(out, base)
+
+
+class _Run:
+    def __init__(self, job: Job, policy: Policy, codec: Codec, identity: str):
+        config = job.train
+        self.job, self.policy, self.codec, self.identity = job, policy, codec, identity
+        loss = functools.partial(
+            objectives.get(job.objective), loss_agg_mode=config.loss_agg_mode, **job.parameters
+        )
+        self.updater = Updater(
+            policy.theta, policy.shape, loss, config.lr, config.betas, config.weight_decay, config.grad_clip,
+            config.temperature,
+        )  # fmt: skip
+        self.past: list[Tensor] = []
+        self.metrics: list[dict[str, float]] = []
+        self.records: list[dict[str, Tensor]] = []
+        self.counts = {"tokens_generated": 0, "tokens_trained": 0, "responses_verified": 0}
+        self.validation = validation_problems(job.problems, config.eval_problems)
+        self.done = 0
+
+    def restore(self, state: RunState | None) -> None:
+        if state is None:
+            return
+        with torch.no_grad():
+            self.updater.theta.copy_(state.theta)
+        self.updater.optimizer.load_state_dict(state.optimizer)
+        self.past, self.metrics, self.records = state.past, state.metrics, state.records
+        self.counts, self.done = state.counts, state.step
+
+    def state(self) -> RunState:
+        return RunState(
+            self.identity,
+            self.done,
+            self.updater.theta.detach().clone(),
+            self.updater.optimizer.state_dict(),
+            self.past,
+            self.metrics,
+            self.records,
+            self.counts,
+        )
+
+    def step(self) -> None:
+        job, config, index = self.job, self.job.train, self.done
+        now = self.updater.theta.detach().clone()
+        self.past.append(now)
+        behaviour = self.policy.with_theta(self.past[0])  # the policy of `lag` steps ago, or the oldest there is
+        problems = training_problems(
+            job.problems, config.prompts_per_step, derive_seed(_PROBLEMS, job.seed), index
+        )
+        rollout = collect(behaviour, self.codec, problems, config, derive_seed(_ROLLOUT, job.seed, index))
+        row = self._describe(rollout)
+        if index == 0 or index % config.eval_every == 0:
+            row["val_pass1"] = self._validate()
+        updates, kept = [], []
+        for number, batch in enumerate(minibatches(rollout, config.minibatches)):
+            values, log_prob, slope = self.updater.step(batch)
+            if index == 0 and number == 0:
+                self._gate(batch, log_prob)
+            updates.append(values)
+            kept += self._record(batch, log_prob, slope, number)
+            self.counts["tokens_trained"] += len(batch.packed.targets)
+        row |= pd.DataFrame(updates).mean().to_dict()
+        row["grad_norm_max"] = max(u["grad_norm"] for u in updates)
+        if kept:
+            self.records.append({k: torch.cat([part[k] for part in kept]) for k in kept[0]})
+        if len(self.past) > job.lag:
+            self.past.pop(0)
+        self.done += 1
+        if self.done == config.steps:
+            row["val_pass1_after"] = self._validate()
+        self.metrics.append(row)
+
+    def _describe(self, rollout: Rollout) -> dict[str, float]:
+        samples = rollout.samples
+        self.counts["tokens_generated"] += samples.num_tokens
+        self.counts["responses_verified"] += len(rollout.rewards)
+        return {
+            "step": self.done,
+            "reward": float(rollout.rewards.double().mean()),
+            "groups_with_signal": rollout.groups_with_signal,
+            "response_length": float(samples.lengths.double().mean()),
+            "truncated": float((~samples.finished).double().mean()),
+            "tokens_generated": self.counts["tokens_generated"],
+        }
+
+    def _validate(self) -> float:
+        policy = self.policy.with_theta(self.updater.theta.detach())
+        seed = derive_seed(_VALIDATION, self.job.seed)
+        return pass1(policy, self.codec, self.validation, self.job.train.max_new_tokens, seed)
+
+    def _gate(self, batch: MiniBatch, log_prob: Tensor) -> None:
+        """Before the first update both code paths hold the same weights: their log-probs must agree."""
+        gap = float((log_prob - batch.old_log_prob).abs().max())
+        if gap > START_GATE:
+            raise RuntimeError(
+                f"sampler and trainer disagree by {gap:.3g} nats on the same weights (allowed {START_GATE:g})"
+            )
+
+    def _record(self, batch: MiniBatch, log_prob: Tensor, slope: Tensor, number: int) -> list[dict[str, Tensor]]:
+        """Per-token records of some responses of this minibatch, spread evenly over it."""
+        count = self.job.train.records_per_step // self.job.train.minibatches
+        if not count:
+            return []
+        packed, rows = batch.packed, len(log_prob)
+        chosen = torch.arange(count) * rows // count
+        mask, old = packed.response_mask, batch.old_log_prob
+        rho = token_ratio(log_prob, old, mask)
+        trace = forward_trace(log_prob - old, mask, **self.job.trace)
+        tokens = packed.pad(packed.targets.to(torch.float64)).to(torch.int16)
+        advantages = batch.advantages[:, None].expand_as(rho)
+        columns = {
+            "token": tokens,
+            "log_prob": log_prob,
+            "old_log_prob": old,
+            "rho": rho,
+            "trace": trace,
+            "advantage": advantages,
+            # 1 where the objective lets the token's gradient through
+            "mask": ((slope != 0) | (advantages == 0)).to(torch.int8),
+        }
+        row, position = mask[chosen].bool().nonzero(as_tuple=True)
+        out = {name: values[chosen][row, position] for name, values in columns.items()}
+        response = (self.done * self.job.train.prompts_per_step * self.job.train.group_size
+                    + batch.first_row + chosen[row])  # fmt: skip
+        out |= {
+            "step": torch.full_like(row, self.done, dtype=torch.int16),
+            "minibatch": torch.full_like(row, number, dtype=torch.int8),
+            "response": response.to(torch.int32),
+            "position": position.to(torch.int16),
+        }
+        return [out]
+
+    def write(self, out: Path, base: Path) -> None:
+        if self.done != self.job.train.steps:
+            raise RuntimeError(f"run {self.job.name} reached step {self.done} of {self.job.train.steps}")
+        with atomic_dir(out) as partial:
+            write_json(partial / "config.json", self.job.to_dict() | {"identity": self.identity})
+            pd.DataFrame(self.metrics).to_parquet(partial / "metrics.parquet", index=False)
+            if self.records:
+                names = ["step", "minibatch", "response", "position", "token"]
+                names += [k for k in self.records[0] if k not in names]
+                frame = {k: np.concatenate([part[k].numpy() for part in self.records]) for k in names}
+                pd.DataFrame(frame).to_parquet(partial / "records.parquet", index=False)
+            summary = {"reached_step": self.done, "requested_steps": self.job.train.steps, **self.counts}
+            write_json(partial / "summary.json", summary)
+            self.policy.with_theta(self.updater.theta.detach()).save_pretrained(partial / "final")
+            self.codec.save(partial / "final")

@@ -1,0 +1,151 @@
+"""The two loss forms, and how per-token losses become one number.
+
+A loss form is a pair (value, slope) of constants [B, T]: the per-token loss and its derivative with
+respect to the token's own log-prob. :func:`attach` hands both to autograd in one node, so the backward
+pass is a single multiplication.
+
+Aggregation is linear in the per-token losses: a mode is a weight per row, and its denominators are
+*global* counts, so that losses of micro-batches add up to the loss of the whole batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlvr.ratios import RATIO_BOUND, bounded_exp
+from rlvr.trust_regions import clip_bounds
+
+AGGREGATIONS = (
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
+)
+
+
+class TokenLoss(NamedTuple):
+    """Per-token loss and its derivative by ``log_prob``, both [B, T] and constant.
+
+    ``slope`` None: ``value`` carries its own autograd graph (a loss whose tokens depend on each other).
+    """
+
+    value: Tensor
+    slope: Tensor | None
+
+
+def masked_policy_gradient(log_prob: Tensor, weight: Tensor, advantages: Tensor, keep: Tensor) -> TokenLoss:
+    """``-M_t sg(w_t) A_t log pi(y_t|s_t)``: the weight is a constant (DPPO, IcePop, NFPO).
+
+    ``log_prob``, ``weight``, ``keep`` [B, T]; ``advantages`` broadcasts. ``keep`` is the trust region and
+    the response mask in one. The value equals the surrogate's only up to a constant; gradients compare.
+    """
+    slope = torch.where(keep, weight * advantages, 0.0).neg_()
+    return TokenLoss(slope * log_prob, slope)
+
+
+def clipped_surrogate(
+    log_ratio: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    dual_clip: float | None = 3.0,
+    bound: float = RATIO_BOUND,
+) -> tuple[TokenLoss, Tensor, Tensor]:
+    """``-min(rho A, clip(rho, 1-el, 1+eh) A)``, for A < 0 at most ``-c A``; gradient through the ratio.
+
+    ``log_ratio``, ``response_mask`` [B, T]; ``advantages`` broadcasts; ``log_ratio`` is 0 where masked.
+    Returns (loss, rho, active): ``active`` [B, T] is True where the clips let the gradient through. A
+    ratio on the clip's bound itself keeps it.
+    """
+    ratio = bounded_exp(log_ratio, bound)
+    lower, upper = clip_bounds(advantages, clip_low, clip_high, dual_clip)
+    effective = torch.maximum(torch.minimum(ratio, upper), lower)
+    active = (effective == ratio) & (log_ratio.abs() <= bound)
+    value = torch.where(response_mask.bool(), effective * advantages, 0.0).neg_()
+    return TokenLoss(value, torch.where(active, value, 0.0)), ratio, active
+
+
+def aggregation_scale(
+    response_mask: Tensor,
+    loss_agg_mode: str,
+    *,
+    batch_num_tokens: int | Tensor | None = None,
+    global_batch_size: int | Tensor | None = None,
+    loss_scale_factor: int | float | None = None,
+    dp_size: int = 1,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Weight of every token's loss in the total: a scalar, or [B, 1] for ``seq-mean-token-mean``.
+
+    With D = dp_size, M = valid tokens, B = rows with at least one valid token, n_i = valid tokens of row
+    i, L = loss_scale_factor (default: the width T):
+
+        token-mean               D / M          token-sum            D
+        seq-mean-token-sum       D / B          seq-mean-token-mean  D / (B n_i)
+        seq-mean-token-sum-norm  D / (B L)
+
+    M and B are those of this batch unless ``batch_num_tokens`` / ``global_batch_size`` give the global
+    ones (all micro-batches, all ranks). Fully masked rows are not counted, and with nothing valid every
+    loss is 0. Source: [public: verl ``agg_loss``]; NFPO's release omits D / B in the last mode.
+    """
+    if loss_agg_mode not in AGGREGATIONS:
+        raise ValueError(f"loss_agg_mode={loss_agg_mode!r}: allowed are {', '.join(AGGREGATIONS)}")
+    for name, count in (
+        ("batch_num_tokens", batch_num_tokens),
+        ("global_batch_size", global_batch_size),
+        ("dp_size", dp_size),
+        ("loss_scale_factor", loss_scale_factor),
+    ):
+        if count is not None and not isinstance(count, Tensor) and not count > 0:
+            raise ValueError(f"{name}={count!r}: allowed are None (of this batch) and numbers > 0")
+    valid = response_mask.bool()
+
+    def per(count: int | float | Tensor) -> Tensor:
+        count = torch.as_tensor(count, dtype=dtype, device=valid.device)
+        return dp_size / count.clamp_min(1)
+
+    if loss_agg_mode == "token-sum":
+        return torch.full((), float(dp_size), dtype=dtype, device=valid.device)
+    if loss_agg_mode == "token-mean":
+        return per(valid.sum() if batch_num_tokens is None else batch_num_tokens)
+    per_row = per((valid.sum(-1) > 0).sum() if global_batch_size is None else global_batch_size)
+    if loss_agg_mode == "seq-mean-token-sum":
+        return per_row
+    if loss_agg_mode == "seq-mean-token-mean":
+        return per_row / valid.sum(-1, keepdim=True).clamp_min(1)
+    return per_row / (valid.shape[-1] if loss_scale_factor is None else loss_scale_factor)
+
+
+def aggregate(
+    token_loss: Tensor, response_mask: Tensor, loss_agg_mode: str = "token-mean", **counts
+) -> Tensor:
+    """Weighted sum of a per-token loss [B, T] over valid tokens, a scalar; differentiable.
+
+    ``counts`` as in :func:`aggregation_scale`. What masked places hold (NaN too) does not matter.
+    """
+    scale = aggregation_scale(response_mask, loss_agg_mode, dtype=token_loss.dtype, **counts)
+    return (torch.where(response_mask.bool(), token_loss, 0.0) * scale).sum()
+
+
+class _KnownSlope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, log_prob: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(slope)
+        ctx.dtype = log_prob.dtype
+        return value.view_as(value)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor):
+        (slope,) = ctx.saved_tensors
+        return (grad * slope).to(ctx.dtype), None, None
+
+
+def attach(log_prob: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+    """``value`` (a scalar, or [B, T]) with gradient ``slope`` [B, T] by ``log_prob``. First order only."""
+    return _KnownSlope.apply(log_prob, value, slope)

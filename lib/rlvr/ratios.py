@@ -1,0 +1,176 @@
+"""Likelihood ratios: how far ahead a token's credit looks.
+
+With rollout policy mu, current policy pi and response mask m:
+
+    l_t = log pi(y_t|s_t) - log mu(y_t|s_t)      log ratio, 0 where m_t = 0
+    rho_t = exp(l_t)                             token ratio
+    Gamma_{t+1}^(N) = prod_{j=t+1}^{min(t+N-1, T)} rho_j     N-step forward trace, empty product = 1
+
+Everything is computed in log space, in float32 at least; products are differences of float64 prefix
+sums, so their cost does not depend on N and no [B, T, N] tensor exists.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Window = Literal["valid", "positions"]
+TraceGradient = Literal["stop", "full"]
+
+RATIO_BOUND = 20.0  # |log rho| of every objective but NFPO (public: verl clamps there)
+_LOG_LIMIT = 700.0  # keeps an infinite log ratio finite in a float64 prefix sum; exp(700) < float64 max
+
+
+def compute_dtype(*tensors: Tensor) -> torch.dtype:
+    """float64 if any input is float64, else float32: bfloat16 cannot tell log-probs -5.00 and -5.01 apart."""
+    return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+
+
+def log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor) -> Tensor:
+    """``l_t = log_prob - old_log_prob``, exactly 0 where ``response_mask`` is 0.
+
+    Args: three tensors [B, T] (nats; mask 0/1). Returns [B, T] in float32 or float64.
+    NaN or -inf at masked places reaches neither the value nor the gradient: ``where`` hands the
+    subtraction a gradient of 0 there, and the gradient of a subtraction does not read its inputs.
+    """
+    dtype = compute_dtype(log_prob, old_log_prob)
+    difference = log_prob.to(dtype) - old_log_prob.to(dtype)
+    return torch.where(response_mask.bool(), difference, 0.0)
+
+
+def token_ratio(
+    log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor, bound: float = RATIO_BOUND
+) -> Tensor:
+    """``rho_t = exp(clamp(l_t, -bound, bound))``, [B, T]; exactly 1 where masked.
+
+    ``bound`` is in nats: 20 [public: verl], 10 in NFPO [official]. Outside it the gradient is 0.
+    """
+    return bounded_exp(log_ratio(log_prob, old_log_prob, response_mask), bound)
+
+
+def bounded_exp(value: Tensor, bound: float) -> Tensor:
+    """``exp`` of ``value`` clamped to +-``bound`` nats (0 < bound <= 80, so that float32 stays finite)."""
+    if not 0 < bound <= 80:
+        raise ValueError(
+            f"ratio_bound={bound!r}: allowed are 0 < bound <= 80 nats (exp(88) overflows float32)"
+        )
+    return value.clamp(-bound, bound).exp()
+
+
+def forward_trace(
+    log_ratio: Tensor,
+    response_mask: Tensor,
+    horizon: int,
+    ratio_clip: float | None = 3.0,
+    trace_clip: tuple[float, float] | None = (0.8, 1.4),
+    window: Window = "valid",
+    trace_gradient: TraceGradient = "stop",
+) -> Tensor:
+    """Clipped N-step forward trace ``clip(prod_{j=t+1}^{t+N-1} clip(rho_j, 1/beta, beta), lo, hi)``, [B, T].
+
+    Args:
+        log_ratio: ``l`` [B, T]; what it holds at masked places does not matter.
+        response_mask: [B, T], 0/1. A masked token is a factor 1 and never a reason for a NaN.
+        horizon: N, counting the current token, so N-1 factors: N=1 is 1 everywhere, N >= T is the
+            full trace [text: NFPO, sections 1 and 3].
+        ratio_clip: beta >= 1, clips each factor on both sides [official; text: App. C names beta = 3].
+            None = no clip.
+        trace_clip: (lo, hi) with lo <= 1 <= hi [text: App. C]. None = no clip, only overflow is capped.
+        window: ``valid`` counts the next N-1 valid tokens, ``positions`` the next N-1 positions
+            [choice; the authors' release counts positions]. They differ only at holes of the mask.
+        trace_gradient: ``stop`` computes a constant, ``full`` lets autograd through.
+
+    Values at masked places are finite and carry no meaning.
+    """
+    with torch.set_grad_enabled(differentiates_trace(trace_gradient) and torch.is_grad_enabled()):
+        # A product of any size is exponentiated in float64: a log of 50 rounded to float32 is off by 2e-6.
+        dtype = torch.float64 if trace_clip is None else log_ratio.dtype
+        log_trace = log_forward_trace(log_ratio, response_mask, horizon, ratio_clip, window, dtype)
+        return clip_trace(log_trace, trace_clip, log_ratio.dtype)
+
+
+def log_forward_trace(
+    log_ratio: Tensor,
+    response_mask: Tensor,
+    horizon: int,
+    ratio_clip: float | None = 3.0,
+    window: Window = "valid",
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """Logarithm of the trace before its own clip, [B, T] in ``dtype``; see :func:`forward_trace`."""
+    horizon = _check_horizon(horizon)
+    limit = _LOG_LIMIT
+    if ratio_clip is not None:
+        if not ratio_clip >= 1:
+            raise ValueError(f"ratio_clip={ratio_clip!r}: allowed are None (no clip) and numbers >= 1")
+        limit = min(limit, math.log(ratio_clip))
+    valid = response_mask.bool()
+    factors = torch.where(valid, log_ratio, 0.0).clamp(-limit, limit)
+    return _sum_of_next(factors, valid, horizon - 1, window, dtype)
+
+
+def clip_trace(log_trace: Tensor, trace_clip: tuple[float, float] | None, dtype: torch.dtype) -> Tensor:
+    """``clip(exp(log_trace), lo, hi)`` in ``dtype``; without a clip, capped at the largest finite number."""
+    if trace_clip is None:
+        return log_trace.clamp(max=math.log(torch.finfo(dtype).max) - 1e-6).exp().to(dtype)
+    return log_trace.exp().to(dtype).clamp(*check_trace_clip(trace_clip))
+
+
+def check_trace_clip(trace_clip: tuple[float, float]) -> tuple[float, float]:
+    try:
+        low, high = (float(bound) for bound in trace_clip)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not 0 <= low <= 1 <= high:
+        raise ValueError(
+            f"trace_clip={trace_clip!r}: allowed are None (no clip) and pairs (low, high) with "
+            "0 <= low <= 1 <= high, so that an empty trace keeps its value 1"
+        )
+    return low, high
+
+
+def _check_horizon(horizon: int) -> int:
+    try:
+        value = 0 if isinstance(horizon, bool) else operator.index(horizon)
+    except TypeError:
+        value = 0
+    if value < 1:
+        raise ValueError(f"horizon={horizon!r}: allowed are integers >= 1 (1 = no trace, T = full trace)")
+    return value
+
+
+def differentiates_trace(trace_gradient: TraceGradient) -> bool:
+    """Whether ``trace_gradient`` asks for the trace's own gradient."""
+    if trace_gradient not in ("stop", "full"):
+        raise ValueError(f"trace_gradient={trace_gradient!r}: allowed are 'stop' and 'full'")
+    return trace_gradient == "full"
+
+
+def _sum_of_next(values: Tensor, valid: Tensor, count: int, window: Window, dtype: torch.dtype) -> Tensor:
+    """Sum of the ``count`` entries after each position, [B, T]; ``values`` is 0 where masked."""
+    if window not in ("valid", "positions"):
+        raise ValueError(f"window={window!r}: allowed are 'valid' and 'positions'")
+    width = values.shape[-1]
+    count = min(count, width)
+    if count == 0:
+        return torch.zeros_like(values, dtype=dtype)
+    prefix = values.cumsum(-1, dtype=torch.float64)
+    total = prefix[:, -1:]
+    if window == "positions" or not _has_holes(valid):
+        inner, last = prefix[:, count:] - prefix[:, :-count], total - prefix[:, -count:]
+        return torch.cat([inner.to(dtype), last.to(dtype)], dim=-1)
+    # Prefix sum by ordinal (from 1) of the valid token; masked positions go to slot 0, which nobody reads.
+    ordinal = valid.cumsum(-1)
+    by_ordinal = total.repeat(1, width + 1).scatter(-1, ordinal * valid, prefix)
+    return (by_ordinal.gather(-1, (ordinal + count).clamp(max=width)) - prefix).to(dtype)
+
+
+def _has_holes(valid: Tensor) -> bool:
+    """Whether a row has a masked position between two valid ones."""
+    starts = (valid[:, 1:] > valid[:, :-1]).sum(-1) + valid[:, 0]
+    return bool((starts > 1).any())

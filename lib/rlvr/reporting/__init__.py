@@ -1,0 +1,1 @@
+"""Tables, figures and claims: what the stages measured, laid beside what the papers state."""

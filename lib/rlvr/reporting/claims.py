@@ -1,0 +1,188 @@
+"""The tests of the claims, written down before anything is measured.
+
+Each test names its parts, the threshold each part's interval is held against, and the words the report
+prints. :func:`decide` is the only way from numbers to a verdict: a missing part is an error, an unknown one
+leaves the claim open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from rlvr.evaluation.intervals import Estimate
+from rlvr.reporting.cells import known, pretty_interval
+from rlvr.reporting.records import Claim
+from rlvr.reporting.verdicts import Verdict, combine, judge
+
+#: Largest absolute rounding error that still counts as equality, in units of reward.
+EXACT_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True)
+class DeclaredTest:
+    """How one claim is tested.
+
+    Attributes:
+        id: claim of the registry.
+        test: what the report prints; ``{margin}`` and ``{confidence}`` come from the scale's report section.
+        parts: name -> the threshold its interval must meet: a keyword of :func:`judge`, and a number or
+            ``"-margin"``.
+        caveat: printed with every verdict.
+    """
+
+    id: str
+    test: str
+    parts: Mapping[str, tuple[str, float | str]]
+    caveat: str = ""
+
+
+def _declared(*tests: DeclaredTest) -> Mapping[str, DeclaredTest]:
+    return MappingProxyType({t.id: replace(t, test=_flow(t.test), caveat=_flow(t.caveat)) for t in tests})
+
+
+def _flow(text: str) -> str:
+    return " ".join(text.split())
+
+
+TOKEN_CLASSES = ("digit", "operator", "separator", "end")
+
+DECLARED = _declared(
+    DeclaredTest(
+        id="nfpo-c1",
+        test="""
+            Exact enumeration of the token MDP (3 symbols, length 7, alpha 0.5 and 0.8) for all 117 target
+            patterns of length 2 to 4, under the policy that stays biased to the last symbol after
+            completion. Supported if |L^(7) - (J(pi) - J(mu))| <= 1e-12 for every pattern and, for every
+            pattern, |bias| never rises and the variance never falls with N. Contradicted if either fails.
+        """,
+        parts={
+            "identity error": ("at_most", EXACT_TOLERANCE),
+            "share of patterns with the trade-off": ("at_least", 1.0),
+        },
+        caveat="""
+            The paper states neither its policy formula nor its pattern. Both are choices here; the
+            trade-off does not hold for every choice.
+        """,
+    ),
+    DeclaredTest(
+        id="nfpo-c2",
+        test="""
+            Final held-out pass@1 without lag, NFPO minus GRPO and NFPO minus DPPO-TV, paired by seed and
+            problem: mean over seeds with a {confidence:.0%} Student t interval. 'Better or as good' means
+            at least -{margin:g}. Supported if both lower ends reach that, contradicted if either upper
+            end stays below it, else open.
+        """,
+        parts={"NFPO - GRPO": ("at_least", "-margin"), "NFPO - DPPO-TV": ("at_least", "-margin")},
+    ),
+    DeclaredTest(
+        id="nfpo-c3",
+        test="""
+            E|rho * trace - 1| minus E|rho - 1| in each token class of the embedded vocabulary (digit,
+            operator, separator, end), with a {confidence:.0%} bootstrap interval that resamples whole
+            responses within each seed. Supported if every lower end is above 0, contradicted if any upper
+            end is below 0, else open.
+        """,
+        parts={name: ("above", 0.0) for name in TOKEN_CLASSES},
+        caveat="""
+            An arithmetic vocabulary has no reasoning words, so 'most for reasoning tokens' has no
+            counterpart at this scale and that half of the claim is not judged.
+        """,
+    ),
+    DeclaredTest(
+        id="nfpo-c4",
+        test="""
+            Switch frequency of rho * trace divided by that of rho (share of adjacent token pairs on
+            opposite sides of 1), with a {confidence:.0%} bootstrap interval that resamples whole
+            responses within each seed. 'About half' means at most 0.6, half plus a fifth. Supported if
+            the upper end is at most 0.6, contradicted if the lower end is above it, else open.
+        """,
+        parts={"ratio of switch frequencies": ("at_most", 0.6)},
+        caveat="""
+            Independent log ratios would also switch less often under a trace: the baseline stands beside
+            it.
+        """,
+    ),
+    DeclaredTest(
+        id="nfpo-c10",
+        test="""
+            Error divided by its bound, for Proposition 1 and the truncation bound of Theorem 1 at every
+            N, by exact enumeration of the token MDP and of random MDPs. Supported if the largest ratio is
+            at most 1 (to 1e-9), contradicted if it is above.
+        """,
+        parts={"largest error over its bound": ("at_most", 1 + 1e-9)},
+    ),
+)
+
+
+def exact(value: float, n: int, n_unit: str) -> Estimate:
+    """A part found by enumeration: no sampling, so the interval is the value itself and no seed matters."""
+    return Estimate(float(value), float(value), float(value), n, n_unit, (), "exact")
+
+
+def decide(
+    id: str,
+    estimates: Mapping[str, Estimate],
+    *,
+    scale: str,
+    confidence: float,
+    margin: float,
+    artifacts: Sequence[str] = (),
+    note: str = "",
+) -> Claim:
+    """Hold the measured parts against the declared test and return the claim.
+
+    The reported effect is the part that decides: the worst verdict, and among equals the nearest to failing.
+
+    Args:
+        id: a claim with a declared test.
+        estimates: one Estimate for each part the test names, no more and no fewer; a part that was not
+            measured is an Estimate whose value is NaN, and leaves the claim open.
+        scale, confidence, margin: from the scale file.
+        artifacts: ids of the tables and figures that show it.
+        note: what the reader should know beside the caveat, e.g. the baseline's value.
+
+    Raises:
+        ValueError: no declared test for the id; parts missing or unknown to the test.
+    """
+    if id not in DECLARED:
+        raise ValueError(f"id={id!r} has no declared test; declared: {', '.join(DECLARED)}")
+    test = DECLARED[id]
+    if set(estimates) != set(test.parts):
+        raise ValueError(f"{id}: estimates={sorted(estimates)}: the test needs exactly {sorted(test.parts)}")
+    thresholds = {name: (kind, -margin if at == "-margin" else at) for name, (kind, at) in test.parts.items()}
+    verdicts = {name: judge(estimates[name], **{kind: at}) for name, (kind, at) in thresholds.items()}
+    name = min(verdicts, key=lambda n: (_rank(verdicts[n]), _room(estimates[n], *thresholds[n])))
+    deciding = estimates[name]
+    listed = "; ".join(
+        f"{n} {pretty_interval(e.value, e.low, e.high)} ({verdicts[n]})" for n, e in estimates.items()
+    )
+    parts = f"Parts: {listed}. The effect is that of '{name}'." if len(test.parts) > 1 else ""
+    return Claim(
+        id=id,
+        test=test.test.format(margin=margin, confidence=confidence),
+        effect=known(deciding.value),
+        ci_low=known(deciding.low),
+        ci_high=known(deciding.high),
+        n=deciding.n or None,
+        n_unit=deciding.n_unit,
+        seeds=tuple(deciding.seeds or ()),
+        verdict=combine(verdicts.values()),
+        scale=scale,
+        artifacts=tuple(artifacts),
+        note=" ".join(t for t in (parts, note, test.caveat) if t),
+    )
+
+
+def _rank(verdict: Verdict) -> int:
+    return ("contradicted", "open", "supported").index(verdict)
+
+
+def _room(estimate: Estimate, kind: str, at: float) -> float:
+    """How far the interval's nearer end is inside the threshold, relative to it; unknown comes first."""
+    end = known(estimate.high if kind == "at_most" else estimate.low)
+    if end is None:
+        return -math.inf
+    return (at - end if kind == "at_most" else end - at) / (abs(at) or 1.0)

@@ -1,0 +1,124 @@
+"""Figures of NFPO's theory: how the trace reweights a token, and bias against variance on the token MDP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+from matplotlib.ticker import MaxNLocator
+
+from rlvr.ratios import forward_trace
+from rlvr.reporting.style import GRID, INK, MUTED, PAPER, RATIO_COLOURS, WIDTH, use_style
+
+
+def trace_weights(ratios: Sequence[float], horizons: Iterable[int]) -> pd.DataFrame:
+    """Weights ``rho_t Gamma_{t+1}^(N)`` of one response, no clips: columns ``N, t, ratio, trace, weight``."""
+    ratio = torch.tensor([list(ratios)], dtype=torch.float64)
+    frames = []
+    for horizon in horizons:
+        trace = forward_trace(ratio.log(), torch.ones_like(ratio), horizon, ratio_clip=None, trace_clip=None)
+        columns = {"ratio": ratio[0].numpy(), "trace": trace[0].numpy(), "weight": (ratio * trace)[0].numpy()}
+        frames.append(pd.DataFrame({"N": horizon, "t": np.arange(1, ratio.shape[1] + 1), **columns}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def figure_forward_trace(weights: pd.DataFrame, token: int) -> Figure:
+    """Schematic (nfpo-fig1): which ratios weigh one token at each N, and the weights of all tokens.
+
+    Args:
+        weights: from :func:`trace_weights`; the least N is labelled PPO, the largest exact gradient.
+        token: position t (from 1) whose window is drawn.
+    """
+    use_style()
+    table = weights.pivot(index="N", columns="t", values="weight")
+    if token not in table.columns:
+        raise ValueError(f"token={token}: must be one of the positions {list(table.columns)}")
+    fig, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.9), width_ratios=(1.25, 1))
+    _windows(left, weights, table, token)
+    _weights(right, table)
+    return fig
+
+
+def _windows(ax: Axes, weights: pd.DataFrame, table: pd.DataFrame, token: int) -> None:
+    ratio = weights.drop_duplicates("t").set_index("t")["ratio"]
+    length = len(ratio)
+    for row, horizon in enumerate(table.index):
+        for t, value in ratio.items():
+            own, traced = t == token, token < t < token + horizon
+            colour = RATIO_COLOURS["rho"] if own else RATIO_COLOURS["traced"] if traced else "none"
+            box = {"boxstyle": "round,pad=0,rounding_size=0.12", "linewidth": 0.8, "edgecolor": MUTED}
+            ax.add_patch(FancyBboxPatch((t - 0.42, row - 0.3), 0.84, 0.6, facecolor=colour, **box))
+            ink = PAPER if own or traced else MUTED
+            ax.text(t, row, f"{value:.2f}", ha="center", va="center", color=ink, fontsize=8.5)
+        ax.text(length + 0.65, row, f"{table.loc[horizon, token]:.2f}", va="center", weight="bold")
+    for t in ratio.index:
+        ax.text(t, -0.62, f"$\\rho_{t}$", ha="center", color=MUTED)
+    ax.text(length + 0.65, -0.62, "weight", color=MUTED, fontsize=8.5)
+    below = {"y": len(table) - 0.35, "fontsize": 8.5}
+    ax.text(x=token, s="own ratio", ha="center", color=RATIO_COLOURS["rho"], **below)
+    ax.text(x=token + 1.2, s="trace: the next $N-1$ ratios", color=RATIO_COLOURS["traced"], **below)
+    ax.set(xlim=(0.4, length + 1.6), ylim=(len(table) - 0.1, -0.95), xticks=[])
+    ax.set_yticks(range(len(table)), _horizon_labels(table.index))
+    ax.set_title(f"Ratios that weigh token $y_{token}$")
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+
+
+def _weights(ax: Axes, table: pd.DataFrame) -> None:
+    values = np.log(table.to_numpy())
+    reach = np.abs(values).max()
+    ax.imshow(values, cmap="PuOr_r", norm=TwoSlopeNorm(0, -reach, reach), aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        ink = PAPER if abs(value) > 0.62 * reach else INK
+        ax.text(column, row, f"{np.exp(value):.2f}", ha="center", va="center", color=ink, fontsize=8.5)
+    ax.set_xticks(range(table.shape[1]), [f"$y_{t}$" for t in table.columns])
+    ax.set_yticks(range(len(table)), [f"N = {n}" for n in table.index])
+    ax.set_title(r"Weight $\rho_t\,\Gamma_{t+1}^{(N)}$ of every token")
+    ax.set_xlabel("orange: above 1, purple: below 1", color=MUTED, fontsize=8.5)
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+
+
+def _horizon_labels(horizons: Iterable[int]) -> list[str]:
+    horizons = list(horizons)
+    names = {horizons[0]: "PPO, DPPO", horizons[-1]: "exact gradient"}
+    return [f"N = {n}\n{names.get(n, 'NFPO')}" for n in horizons]
+
+
+def figure_token_mdp(profiles: Mapping[str, pd.DataFrame]) -> Figure:
+    """NFPO's figure 2: ``J(mu) + L^(N)`` against ``J(pi)``, and the variance of one sample, over N.
+
+    Args:
+        profiles: reading of the policy -> :func:`rlvr.analysis.enumerated.profile`. Values are exact, so
+            there are no bands, and equal under every reading; variances are not, so each is drawn.
+    """
+    use_style()
+    fig, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.1))
+    profile = next(iter(profiles.values()))
+    j_mu, j_pi = profile["j_mu"].iloc[0], profile["j_pi"].iloc[0]
+    estimate = j_mu + profile["value"]
+    left.vlines(profile.index, j_pi, estimate, color=GRID, linewidth=5, zorder=1, label="bias")
+    left.plot(profile.index, estimate, "o-", color=RATIO_COLOURS["traced"], label=r"$J(\mu)+L^{(N)}$")
+    left.axhline(j_pi, color=INK, linestyle="--", linewidth=1, label=r"$J(\pi)$")
+    left.axhline(j_mu, color=MUTED, linestyle=":", linewidth=1.3, label=r"$J(\mu)$")
+    left.set(title="Value promised by the surrogate", xlabel="trace horizon N", ylabel="expected reward")
+    left.legend(loc="best")
+    for (reading, frame), line in zip(profiles.items(), ("s-", "^--", "v:"), strict=False):
+        right.plot(frame.index, frame["variance"], line, color=RATIO_COLOURS["rho"], label=f"“{reading}”")
+    title = r"Variance of one sample of $L^{(N)}$"
+    right.set(title=title, xlabel="trace horizon N", ylabel="variance, reward²")
+    right.set_ylim(bottom=0)
+    right.legend(loc="best", title="after completion", title_fontsize=8.5)
+    for ax in (left, right):
+        ax.set_xlim(0.7, profile.index[-1] + 0.3)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return fig

@@ -1,0 +1,87 @@
+"""Trust regions: which tokens keep their gradient.
+
+Each mask returns a boolean tensor that is True where the token keeps its gradient. ``A`` is the
+advantage; a token with ``A > 0`` is pushed up, any other down [public: verl puts A = 0 with the latter].
+All are constants: no gradient passes through the decision.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def clip_bounds(
+    advantages: Tensor, clip_low: float = 0.2, clip_high: float = 0.28, dual_clip: float | None = 3.0
+) -> tuple[Tensor, Tensor]:
+    """Bounds (lower, upper) between which the pessimistic PPO surrogate lets the ratio act.
+
+    ``min(rho A, clip(rho, 1-el, 1+eh) A)`` is ``A * clamp(rho, lower, upper)`` with
+    A > 0: (-inf, 1+eh); A <= 0: (1-el, c), c = inf without dual clip.
+    Shapes follow ``advantages``. Source: [text] el=0.2, eh=0.28; dual clip c=3 [public: verl].
+    """
+    for name, value in (("clip_low", clip_low), ("clip_high", clip_high)):
+        if not 0 < value < 1:
+            raise ValueError(
+                f"{name}={value!r}: allowed are 0 < {name} < 1 (a distance from the ratio 1, not a ratio)"
+            )
+    if dual_clip is not None and not dual_clip > 1:
+        raise ValueError(f"dual_clip={dual_clip!r}: allowed are None (off) and numbers > 1")
+    up = advantages > 0
+    lower = torch.full_like(advantages, 1 - clip_low).masked_fill_(up, -torch.inf)
+    cap = torch.inf if dual_clip is None else dual_clip
+    return lower, torch.full_like(advantages, 1 + clip_high).masked_fill_(~up, cap)
+
+
+@torch.no_grad()
+def ppo_clip(ratio: Tensor, advantages: Tensor, clip_low: float = 0.2, clip_high: float = 0.28) -> Tensor:
+    """The PPO clip as a mask: A > 0: ``rho <= 1+eh``; A <= 0: ``rho >= 1-el``. ``advantages`` broadcasts."""
+    lower, upper = clip_bounds(advantages, clip_low, clip_high, dual_clip=None)
+    return (ratio >= lower) & (ratio <= upper)
+
+
+@torch.no_grad()
+def binary_tv(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, delta: float = 0.2) -> Tensor:
+    """DPPO's total variation mask: A > 0: ``pi - mu <= delta``; A <= 0: ``pi - mu >= -delta``.
+
+    ``pi - mu`` is the change of the sampled token's own probability, the total variation between the two
+    Bernoulli policies "this token or not". delta = inf: no mask.
+    Source: [public: verl ``dppo_tv``]; delta = 0.2 [text: NFPO App. C].
+    """
+    _check_delta(delta)
+    change = log_prob.exp() - old_log_prob.exp()
+    return torch.where(advantages > 0, change, -change) <= delta
+
+
+@torch.no_grad()
+def binary_kl(
+    log_prob: Tensor, old_log_prob: Tensor, log_ratio: Tensor, advantages: Tensor, delta: float = 0.05
+) -> Tensor:
+    """DPPO's KL mask: ``KL(Bern(mu) || Bern(pi)) <= delta``, or the token moves back towards mu.
+
+    Moving back: A > 0 with pi <= mu, or A <= 0 with pi >= mu. ``log_ratio`` is the bounded log ratio, so
+    that mu = 0 gives 0 and not NaN. 1 - p is kept above 1e-8 [public: verl adds 1e-8].
+    Source: [public: verl ``dppo_kl``]; delta = 0.05 [text: NFPO App. C].
+    """
+    _check_delta(delta)
+    mu = old_log_prob.exp()
+    rest_mu = (1 - mu).clamp_min(1e-8)
+    rest_pi = (-torch.expm1(log_prob)).clamp_min(1e-8)
+    divergence = rest_mu * (rest_mu / rest_pi).log() - mu * log_ratio
+    back = torch.where(advantages > 0, log_ratio, -log_ratio) <= 0
+    return (divergence <= delta) | back
+
+
+@torch.no_grad()
+def ratio_band(ratio: Tensor, band: tuple[float, float] = (1 / 3, 3.0)) -> Tensor:
+    """IcePop's mask: ``lo <= rho <= hi``. Source: "ratio threshold 3.0" [text]; [1/3, 3] is a [choice]."""
+    low, high = (float(bound) for bound in band)
+    if not 0 <= low < 1 < high:
+        raise ValueError(f"band={band!r}: allowed are pairs (low, high) with 0 <= low < 1 < high")
+    return (ratio >= low) & (ratio <= high)
+
+
+def _check_delta(delta: float) -> None:
+    if not delta > 0:
+        raise ValueError(f"delta={delta!r}: allowed are numbers > 0 (inf = no mask)")
