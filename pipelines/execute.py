@@ -7,7 +7,7 @@ it, to its place. Killed at any moment, it leaves the output absent and ``scratc
 
     .work/stage/<slug>/            the attempt that runs now; emptied at the start of the next
     .work/partial/<slug>/<print>/  the notebook's `scratch`: unfinished work, kept until it is done
-    .work/failed/<slug>.ipynb      what a failed attempt showed
+    .work/failed/<slug>.ipynb      what the last attempt showed, if it failed
     .work/locks/<slug>.lock
     runs/<scale>/timings/          seconds of finished stages (not a DVC output: they differ every time)
 """
@@ -85,6 +85,7 @@ def execute(request: Request, stream: Any = None) -> Path:
         )
         shutil.rmtree(plan.partial.parent, ignore_errors=True)
         shutil.rmtree(plan.staging, ignore_errors=True)
+        plan.failed.unlink(missing_ok=True)
     print(f"{plan.title} -> {plan.out}: done in {_duration(seconds)}", file=stream)
     return plan.out
 
@@ -121,9 +122,8 @@ def _run(
     executed = normalise(result.notebook, replacements=replacements, hidden=hidden)
     failure = diagnose(result, plan.title)
     if failure:
-        failed = WORK / "failed" / f"{plan.slug}.ipynb"
-        write_text(failed, nbformat.writes(executed) + "\n")
-        notes = [failure, f"The notebook up to there: {failed}"]
+        write_text(plan.failed, nbformat.writes(executed) + "\n")
+        notes = [failure, f"The notebook up to there: {plan.failed}"]
         if plan.uses_scratch and any(plan.partial.iterdir()):
             notes.append(f"Unfinished work is kept in {plan.partial}; the same command goes on from it")
         raise StageFailed("\n".join(notes))

@@ -69,6 +69,10 @@ class Plan:
     def staged_out(self) -> Path:
         return self.staging / "out"
 
+    @property
+    def failed(self) -> Path:
+        return WORK / "failed" / f"{self.slug}.ipynb"
+
 
 def slug(out: Path) -> str:
     """One file name for an output path."""

@@ -60,9 +60,12 @@ def test_typed_in():
 @pytest.mark.parametrize("std", ["unbiased", "biased", "none"])
 @pytest.mark.parametrize("leave_one_out", [True, False])
 @pytest.mark.parametrize(("value", "count"), [(0.7, 11), (0.7, 8), (0.3, 6), (0.95, 8), (100.1, 7), (5.0, 1)])
-def test_equal_rewards_are_exactly_zero(std, leave_one_out, value, count):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_rewards_are_exactly_zero(std, leave_one_out, value, count, dtype):
     # 0.7 eleven times in float32 gives 0.106 where the mean's rounding is divided by std + 1e-6.
-    out = group_relative(torch.full((count,), value), [0] * count, std, leave_one_out=leave_one_out)
+    out = group_relative(
+        torch.full((count,), value, dtype=dtype), [0] * count, std, leave_one_out=leave_one_out
+    )
     assert out.tolist() == [0.0] * count
     mixed = group_relative(torch.tensor([value] * count + [1.0, 0.0]), [0] * count + [1, 1], std)
     assert mixed[:count].tolist() == [0.0] * count

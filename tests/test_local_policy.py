@@ -58,7 +58,9 @@ def test_prompt_shared_by_a_group_equals_each_response_alone():
     together = packed_log_prob(policy, policy.theta, pack(prompts, responses, lengths, size))
     for row in range(len(responses)):
         alone = packed_log_prob(
-            policy, policy.theta, pack([prompts[row // size]], responses[row : row + 1], lengths[row : row + 1], 1)
+            policy,
+            policy.theta,
+            pack([prompts[row // size]], responses[row : row + 1], lengths[row : row + 1], 1),
         )
         torch.testing.assert_close(together[row, : alone.shape[1]], alone[0], atol=1e-5, rtol=1e-5)
 
@@ -72,7 +74,9 @@ def test_tokens_behind_the_length_do_not_matter_even_if_they_are_end_tokens():
     first = packed_log_prob(policy, policy.theta, pack(prompts, responses, lengths, size))
     second = packed_log_prob(policy, policy.theta, pack(prompts, changed, lengths, size))
     assert torch.equal(first, second)
-    assert torch.equal(first[behind[:, : first.shape[1]]], torch.zeros(int(behind[:, : first.shape[1]].sum())))
+    assert torch.equal(
+        first[behind[:, : first.shape[1]]], torch.zeros(int(behind[:, : first.shape[1]].sum()))
+    )
 
 
 def test_one_token_responses():
@@ -98,7 +102,10 @@ def test_one_token_responses():
 )
 def test_bad_batches_are_refused(change, message):
     good = dict(
-        prompts=[[1], [2]], responses=torch.full((4, 3), 5), lengths=torch.ones(4, dtype=torch.int64), group_size=2
+        prompts=[[1], [2]],
+        responses=torch.full((4, 3), 5),
+        lengths=torch.ones(4, dtype=torch.int64),
+        group_size=2,
     )
     with pytest.raises(ValueError, match=message):
         pack(**(good | change))

@@ -32,8 +32,8 @@ def test_greedy_equals_transformers_generate():
     model = policy.to_hf()
     for row, prompt in enumerate(prompts):
         out = model.generate(
-            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), do_sample=False, max_new_tokens=15,
-            eos_token_id=list(policy.eos_ids), pad_token_id=0,
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), do_sample=False,
+            max_new_tokens=15, eos_token_id=list(policy.eos_ids), pad_token_id=0,
         )  # fmt: skip
         assert samples.responses()[row] == out[0, len(prompt) :].tolist()
 
@@ -83,7 +83,9 @@ def test_any_of_several_end_tokens_ends_a_response_and_counts_as_finished():
     samples = sample(policy, prompts, 4, 40, seed=0)
     last = samples.tokens.gather(1, samples.lengths[:, None] - 1).squeeze(1)
     assert set(last[samples.finished].tolist()) > {20}
-    for row, n, done in zip(samples.responses(), samples.lengths.tolist(), samples.finished.tolist(), strict=True):
+    for row, n, done in zip(
+        samples.responses(), samples.lengths.tolist(), samples.finished.tolist(), strict=True
+    ):
         assert done == (row[-1] in policy.eos_ids)
         assert not set(row[:-1]) & set(policy.eos_ids)
         assert len(row) == n and (done or n == samples.tokens.shape[1])
@@ -106,7 +108,8 @@ def test_uniforms_at_the_edges_never_pick_an_impossible_token():
 
 
 @pytest.mark.parametrize(
-    "change", [dict(prompts=[]), dict(prompts=[[]]), dict(group_size=0), dict(max_new_tokens=0), dict(temperature=-1)]
+    "change",
+    [dict(prompts=[]), dict(prompts=[[]]), dict(group_size=0), dict(max_new_tokens=0), dict(temperature=-1)],
 )
 def test_bad_arguments_are_refused(change):
     good = dict(prompts=[[2]], group_size=1, max_new_tokens=1, seed=0, temperature=1.0)

@@ -103,7 +103,7 @@ def test_kill_9_in_the_middle_then_again(base, tmp_path):
     """A real SIGKILL of a real process, at an arbitrary moment after its first checkpoint."""
     script = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import torch;"
-        "torch.set_num_threads(1); from test_local_training import job; from rlvr.engines.local.training import train;"
+        "torch.set_num_threads(1); from test_local_training import job, train;"
         "train(sys.argv[2], job(steps=30), sys.argv[3], sys.argv[4])"
     )
     here = str(Path(__file__).parent)
@@ -132,7 +132,9 @@ def test_arms_with_the_same_seed_start_from_the_same_rollout(base, tmp_path):
     frames = {}
     for name in ("grpo", "uncorrected"):
         train(base, job(name), tmp_path / name, tmp_path / f"s-{name}")
-        frames[name] = pd.read_parquet(tmp_path / name / "records.parquet").query("step == 0 and minibatch == 0")
+        frames[name] = pd.read_parquet(tmp_path / name / "records.parquet").query(
+            "step == 0 and minibatch == 0"
+        )
     columns = ["token", "old_log_prob", "advantage", "position", "response"]
     pd.testing.assert_frame_equal(frames["grpo"][columns], frames["uncorrected"][columns])
 
@@ -201,7 +203,7 @@ def test_the_gate_notices_when_sampler_and_trainer_disagree():
         return values, log_prob - 0.01, slope
 
     run.updater.step = shifted
-    with pytest.raises(RuntimeError, match="disagree by 0.01"):
+    with pytest.raises(RuntimeError, match=r"disagree by 0\.01"):
         run.step()
 
 

@@ -6,12 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-import nbformat
 import pytest
 from nbformat.v4 import new_output
 from notebook_factory import PROJECT, environment, notebook, repository, write
+
+from pipelines.lint import lint
 
 SANITIZE = PROJECT / "notebooks/sanitize.cfg"
 
@@ -83,44 +83,52 @@ def _with_outputs(*outputs: str):
     return book
 
 
-def nbval(path: Path) -> tuple[int, str]:
-    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "--color=no", "-q"]
+MASKED = "took 27.1 s at 0x55d0c0ffee00\n"
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory):
+    """Three notebooks under nbval: {name: [PASSED or FAILED per code cell]}, and their folder."""
+    folder = repository(tmp_path_factory.mktemp("repo")) / "notebooks/deep"
+    write(folder / "same.ipynb", _with_outputs("accuracy 0.1230001\n", MASKED, "[0, 1, 2]\n"))
+    write(folder / "changed.ipynb", _with_outputs("accuracy 0.1240001\n", MASKED, "[0, 1, 3]\n"))
+    write(folder / "bare.ipynb", notebook("import random\nprint(random.random())"))
+    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "--color=no", "-v"]
     command += ["-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider"]
-    command += ["--nbval-sanitize-with", str(SANITIZE), path.name]
+    command += ["--nbval-sanitize-with", str(SANITIZE), "."]
     result = subprocess.run(
-        command, cwd=path.parent, env=environment(), capture_output=True, text=True, timeout=120
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120
     )
-    return result.returncode, result.stdout + result.stderr
+    found = re.findall(r"(\w+)\.ipynb::Cell \d+ (PASSED|FAILED)", result.stdout)
+    cells: dict[str, list[str]] = {}
+    for name, verdict in found:
+        cells.setdefault(name, []).append(verdict)
+    assert len(cells) == 3, result.stdout + result.stderr
+    return cells, folder
 
 
 @pytest.mark.slow
-def test_nbval_passes_on_masked_differences_and_fails_on_the_changed_one(tmp_path):
-    root = repository(tmp_path / "repo")
-    same = ("accuracy 0.1230001\n", "took 27.1 s at 0x55d0c0ffee00\n", "[0, 1, 2]\n")
-    path = write(root / "notebooks/deep/tiny.ipynb", _with_outputs(*same))
-    code, report = nbval(path)
-    assert code == 0, report
-    assert "6 passed" in report
-
-    changed = ("accuracy 0.1240001\n", same[1], "[0, 1, 3]\n")
-    write(path, _with_outputs(*changed))
-    code, report = nbval(path)
-    assert code == 1
-    assert "2 failed, 4 passed" in report
-    assert "Cell 2" in report and "Cell 4" in report
+def test_nbval_passes_on_masked_differences(verdicts):
+    assert verdicts[0]["same"] == ["PASSED"] * 6
 
 
 @pytest.mark.slow
-def test_nbval_alone_passes_a_notebook_without_outputs_and_the_lint_does_not(tmp_path):
+def test_nbval_fails_on_exactly_the_cells_that_changed(verdicts):
+    assert verdicts[0]["changed"] == ["PASSED", "PASSED", "FAILED", "PASSED", "FAILED", "PASSED"]
+
+
+@pytest.mark.slow
+def test_nbval_passes_a_notebook_without_outputs_and_the_lint_does_not(verdicts):
     """nbval compares with nothing if there is nothing; hence the lint's rule."""
-    from pipelines.lint import lint
-
-    root = repository(tmp_path / "repo")
-    path = write(root / "notebooks/tiny.ipynb", notebook("import random\nprint(random.random())"))
-    code, report = nbval(path)
-    assert code == 0, report
-    (problem,) = lint(path)
-    assert problem[0] == 0
-    assert problem[1].startswith("nbval would compare nothing")
-    book = nbformat.read(path, as_version=4)
-    assert not any(cell.get("outputs") for cell in book.cells)
+    cells, folder = verdicts
+    assert cells["bare"] == ["PASSED"] * 4
+    ((cell, message),) = lint(folder / "bare.ipynb")
+    assert cell == 0
+    assert message.startswith("nbval would compare nothing")
+    assert lint(folder / "same.ipynb") == [
+        (
+            5,
+            "stored output shows an object, 'took 27.1 s at 0x55d0c0ffee00'; "
+            "end the cell with `;` or print what matters",
+        )
+    ]

@@ -291,7 +291,7 @@ KNOBS = {
     "window": "positions",
     "trace_gradient": "full",
     "region": "none",
-    "rollout_log_prob": make_batch(seed=8)[1],
+    "rollout_log_prob": make_batch(rows=20, seed=8)[1],
 }
 
 

@@ -342,26 +342,29 @@ def test_output_folder_is_replaced_as_a_whole_and_nothing_is_left_over(twice):
 
 
 @pytest.mark.slow
-def test_failure_names_cell_line_and_library_and_leaves_no_output(repo):
+def test_failure_names_cell_line_and_library_hides_secrets_and_leaves_no_output(repo, monkeypatch, capsys):
+    monkeypatch.setenv("MY_PASSWORD", "swordfish")
+    half = "from pathlib import Path\nPath(out, 'a').write_text('half');"
     cell = (
-        "from rlvr.storage import read_json\n\n"
+        "import os\nfrom rlvr.storage import read_json\n\n"
         "def load(name):\n    return read_json(name)\n\n"
-        "load('nowhere.json')"
+        "load(os.environ['MY_PASSWORD'])"
     )
-    path = write(
-        repo / "n.ipynb", notebook("from pathlib import Path\nPath(out, 'a').write_text('half');", cell)
-    )
-    with pytest.raises(StageFailed) as caught:
-        run(path)
-    lines = str(caught.value).splitlines()
-    assert lines[0].startswith("n.ipynb, cell 5 failed: FileNotFoundError: ")
-    assert lines[1:3] == ["    line 6: load('nowhere.json')", "    line 4: return read_json(name)"]
+    write(repo / "n.ipynb", notebook(half, cell))
+    assert main(["n.ipynb", "--out", "runs/tiny/stage"]) == 1
+    error = capsys.readouterr().err
+    lines = error.splitlines()
+    assert lines[0].startswith("error: n.ipynb, cell 5 failed: FileNotFoundError: ")
+    assert lines[0].endswith("'<MY_PASSWORD masked>'")
+    assert lines[1] == "    line 7: load(os.environ['MY_PASSWORD'])"
+    assert lines[2] == "    line 5: return read_json(name)"
     assert "in read_json, lib/rlvr/storage.py:" in lines[3]
     assert lines[-1] == "The notebook up to there: .work/failed/runs__tiny__stage.ipynb"
     assert len(lines) <= 8
     assert not (repo / "runs").exists()
     failed = nbformat.read(repo / ".work/failed/runs__tiny__stage.ipynb", as_version=4)
     assert [c.source for c in failed.cells][-2:] == [cell, "done()"]
+    assert "swordfish" not in error + nbformat.writes(failed)
 
 
 @pytest.mark.slow
@@ -370,17 +373,6 @@ def test_missing_or_empty_expected_output_keeps_nothing(repo):
     with pytest.raises(StageFailed, match=r"a.csv is empty; metrics is missing \(it wrote a.csv\)"):
         run(path, expect=["a.csv", "metrics"])
     assert not (repo / "runs").exists()
-
-
-@pytest.mark.slow
-def test_failure_message_hides_secrets(repo, monkeypatch, capsys):
-    monkeypatch.setenv("MY_PASSWORD", "swordfish")
-    write(repo / "n.ipynb", notebook("import os\nraise ValueError(os.environ['MY_PASSWORD'])"))
-    assert main(["n.ipynb", "--out", "runs/tiny/stage"]) == 1
-    error = capsys.readouterr().err
-    assert "error: n.ipynb, cell 4 failed: ValueError: <MY_PASSWORD masked>" in error
-    assert "swordfish" not in error
-    assert "swordfish" not in (repo / ".work/failed/runs__tiny__stage.ipynb").read_text()
 
 
 # --- unfinished work ----------------------------------------------------------------------------------------
@@ -419,6 +411,7 @@ def test_scratch_survives_a_failure_and_is_used_by_the_same_request_only(repo):
     assert (repo / "runs/tiny/stage/attempts").read_text() == "xx"
     assert json.loads((repo / "runs/tiny/timings/stage.json").read_text())["resumed"] is True
     assert not partial.exists()
+    assert not list((repo / ".work/failed").iterdir())
 
 
 def test_fingerprint_covers_values_sources_parameters_and_inputs(repo):

@@ -61,6 +61,7 @@ __all__ = [
 
 
 _WEIGHT_BOUND = 60.0  # nats: a sum of 1e6 unclipped weights still fits float32 [choice]
+_WEIGHT_CAP = math.exp(_WEIGHT_BOUND)
 
 
 def _clipped(batch: Batch, clip_low: float, clip_high: float, dual_clip: float | None) -> Terms:
@@ -207,13 +208,14 @@ def nfpo(
     log_trace = log_forward_trace(batch.log_ratio, batch.valid, horizon, ratio_clip, window, dtype)
     log_trace.masked_fill_(~batch.valid, 0.0)  # neutral in the metrics
     if trace_clip is None:
-        trace, clipped = clip_trace(log_trace, None, ratio.dtype), torch.zeros_like(keep)
+        trace = clip_trace(log_trace, None, ratio.dtype).clamp_(max=_WEIGHT_CAP)
+        clipped = torch.zeros_like(keep)
     else:
         raw = log_trace.exp_()
         trace = raw.clamp(*check_trace_clip(trace_clip))
         clipped = trace != raw
 
-    weight = rho * trace if trace_clip else (rho * trace).clamp_(max=math.exp(_WEIGHT_BOUND))
+    weight = rho * trace if trace_clip else (rho * trace).clamp_(max=_WEIGHT_CAP)
     terms = _masked(batch, ratio, weight, keep, trace_clip_fraction=clipped)
     terms.log_ratio = log_rho
     terms.means["trace_mean"] = trace
@@ -284,4 +286,6 @@ def _through_trace(
         trace = forward_trace(
             live, batch.valid, horizon, ratio_clip, trace_clip, window, trace_gradient="full"
         )
+        if trace_clip is None:
+            trace = torch.minimum(trace, _WEIGHT_CAP / rho.clamp_min(1))
         return TokenLoss(attach(batch.live_log_prob, *loss) + coefficient * trace, None)

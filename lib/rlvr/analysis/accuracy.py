@@ -7,7 +7,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from rlvr.evaluation import Estimate, clustered_mean, count_correct, paired_difference, pass_at_k, seed_interval
+from rlvr.evaluation import (
+    Estimate,
+    clustered_mean,
+    count_correct,
+    paired_difference,
+    pass_at_k,
+    seed_interval,
+)
 
 KEYS = ["arm", "seed", "lag"]
 
@@ -68,7 +75,7 @@ def gain(samples: pd.DataFrame, base: pd.DataFrame, confidence: float) -> Estima
 
 
 def seed_difference(samples: pd.DataFrame, a: str, b: str, lag: int, confidence: float) -> Estimate:
-    """Mean over seeds of ``a - b``: paired by seed (same problems and uniforms in training) and by problem."""
+    """Mean over seeds of ``a - b``, paired by seed (same training problems and uniforms) and by problem."""
     differences, seeds = [], []
     for seed in seeds_of(select(samples, a, lag)):
         first, second = (correct_matrix(select(samples, arm, lag, seed)).mean(axis=1) for arm in (a, b))
@@ -97,7 +104,9 @@ def accuracy_frame(
                     "arm": arm,
                     "lag": lag,
                     "pass@1": pass1(runs, confidence),
-                    "over seeds": seed_interval(by_seed.to_numpy(), by_seed.index.tolist(), confidence=confidence),
+                    "over seeds": seed_interval(
+                        by_seed.to_numpy(), by_seed.index.tolist(), confidence=confidence
+                    ),
                     "gain over base": gain(runs, base, confidence),
                 }
                 | {f"pass@{k}": pass_k(runs, k, confidence) for k in ks if k > 1}

@@ -203,4 +203,6 @@ def longest_segment(records: pd.DataFrame, length: int) -> pd.DataFrame:
     sizes = last.groupby("run_response").size()
     chosen = sizes[sizes == sizes.max()].index.min()
     rows = last[last["run_response"] == chosen].sort_values("position").head(length)
-    return rows.assign(traced=rows["rho"] * rows["trace"])[["position", "token", "rho", "traced", "advantage"]]
+    return rows.assign(traced=rows["rho"] * rows["trace"])[
+        ["position", "token", "rho", "traced", "advantage"]
+    ]

@@ -69,7 +69,7 @@ def load_records(scale: Scale, arm: str, lag: int) -> pd.DataFrame:
 
 
 def load_samples(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
-    """Graded held-out responses: arm, seed, lag, problem, difficulty, sample, correct, finished, tokens, ..."""
+    """Graded held-out responses: arm, seed, lag, problem, difficulty, sample, correct, tokens, ..."""
     frames = []
     for arm in arms:
         path = Path("runs", scale.scale, "evaluate", arm, "samples.parquet")
@@ -84,7 +84,9 @@ def token_counts(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
     rows = []
     for arm in arms:
         for lag in scale.train.lags:
-            runs = [read_json(_complete(run_folder(scale, arm, s, lag)) / "summary.json") for s in scale.seeds]
+            runs = [
+                read_json(_complete(run_folder(scale, arm, s, lag)) / "summary.json") for s in scale.seeds
+            ]
             keys = ("tokens_generated", "tokens_trained", "responses_verified")
             rows.append({"arm": arm, "lag": lag} | {k: sum(r[k] for r in runs) for k in keys})
     return pd.DataFrame(rows)

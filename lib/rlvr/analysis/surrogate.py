@@ -63,7 +63,11 @@ def measure_surrogate(
     The reward in the estimate is centred by mu's mean reward, which changes no expectation and lowers the
     variance. Columns: ``reward_mu``, ``reward_pi``, ``tokens`` and ``L{N}``.
     """
-    mu, pi, codec = Policy.from_pretrained(mu_folder), Policy.from_pretrained(pi_folder), Codec.load(mu_folder)
+    mu, pi, codec = (
+        Policy.from_pretrained(mu_folder),
+        Policy.from_pretrained(pi_folder),
+        Codec.load(mu_folder),
+    )
     chosen = get_task(problems.task).generate("train", prompts, derive_seed(seed, 0), problems.operations)
     ids = codec.encode_batch(p.prompt for p in chosen)
     total = 3 * prompts
@@ -116,7 +120,9 @@ def surrogate_estimates(
         values = samples[f"L{horizon}"].to_numpy()
         bias = clustered_mean(values - gains, rows, **settings)
         spread = _standard_deviation(values, seeds, confidence, resamples)
-        out += [{"horizon": horizon, "quantity": q, "estimate": e} for q, e in (("bias", bias), ("sd", spread))]
+        out += [
+            {"horizon": horizon, "quantity": q, "estimate": e} for q, e in (("bias", bias), ("sd", spread))
+        ]
     frame = pd.DataFrame(out)
     for field in ("value", "low", "high"):
         frame[field] = [getattr(e, field) for e in frame["estimate"]]
@@ -126,7 +132,9 @@ def surrogate_estimates(
 def _standard_deviation(values: np.ndarray, seeds, confidence: float, resamples: int) -> Estimate:
     """Percentile bootstrap over prompts: few heavy samples carry the variance of a long trace."""
     rng = np.random.default_rng(0)
-    draws = np.array([values[rng.integers(len(values), size=len(values))].std(ddof=1) for _ in range(resamples)])
+    draws = np.array(
+        [values[rng.integers(len(values), size=len(values))].std(ddof=1) for _ in range(resamples)]
+    )
     tail = (1 - confidence) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     method = f"bootstrap over prompts, percentile, {resamples} resamples"

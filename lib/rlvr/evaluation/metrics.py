@@ -47,7 +47,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
     for name, value in (("n", n), ("c", c)):
         if not np.all(value == np.floor(value)):  # False for NaN as well
             raise ValueError(
-                f"{name} holds {value[value != np.floor(value)][0]!r}: allowed are whole numbers"
+                f"{name} holds {value[value != np.floor(value)].flat[0]:g}: allowed are whole numbers"
             )
     if not np.all((0 <= c) & (c <= n)):
         at = np.flatnonzero((c < 0) | (c > n))[0]

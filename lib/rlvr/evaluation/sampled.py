@@ -37,7 +37,13 @@ def evaluate_policy(
             on_progress(done, len(prompts))
 
     samples = sample(
-        policy, prompts, config.samples, max_new_tokens, derive_seed(config.seed), config.temperature, progress
+        policy,
+        prompts,
+        config.samples,
+        max_new_tokens,
+        derive_seed(config.seed),
+        config.temperature,
+        progress,
     )
     texts, _ = codec.responses(samples.responses())
     rows = []
@@ -59,5 +65,3 @@ def evaluate_policy(
             }
         )
     return pd.DataFrame(rows).astype({"correct": "boolean", "extracted": "string"})
-
-

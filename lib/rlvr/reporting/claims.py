@@ -47,7 +47,9 @@ def _flow(text: str) -> str:
     return " ".join(text.split())
 
 
-TOKEN_CLASSES = ("digit", "operator", "separator", "end")
+# The end token is left out: nothing follows it, so its trace is an empty product and its difference 0 by
+# definition.
+TOKEN_CLASSES = ("digit", "operator", "separator")
 
 DECLARED = _declared(
     DeclaredTest(
@@ -80,10 +82,10 @@ DECLARED = _declared(
     DeclaredTest(
         id="nfpo-c3",
         test="""
-            E|rho * trace - 1| minus E|rho - 1| in each token class of the embedded vocabulary (digit,
-            operator, separator, end), with a {confidence:.0%} bootstrap interval that resamples whole
-            responses within each seed. Supported if every lower end is above 0, contradicted if any upper
-            end is below 0, else open.
+            E|rho * trace - 1| minus E|rho - 1| in each token class of the embedded vocabulary that anything
+            can follow (digit, operator, separator; after the end token the trace is 1 by definition), with a
+            {confidence:.0%} bootstrap interval that resamples whole responses within each seed. Supported if
+            every lower end is above 0, contradicted if any upper end is below 0, else open.
         """,
         parts={name: ("above", 0.0) for name in TOKEN_CLASSES},
         caveat="""

@@ -19,7 +19,9 @@ def cost_table(timings: str | Path) -> pd.DataFrame | None:
     if not rows:
         return None
     frame = pd.DataFrame({"stage": [_kind(r["out"]) for r in rows], "seconds": [r["seconds"] for r in rows]})
-    by_kind = frame.groupby("stage")["seconds"].agg(["size", "sum", "max"]).sort_values("sum", ascending=False)
+    by_kind = (
+        frame.groupby("stage")["seconds"].agg(["size", "sum", "max"]).sort_values("sum", ascending=False)
+    )
     by_kind.loc["all stages"] = [len(frame), frame["seconds"].sum(), frame["seconds"].max()]
     table = by_kind.rename(columns={"size": "runs", "sum": "seconds", "max": "longest, seconds"})
     return table.round(0).astype(int).rename_axis("stage").reset_index()

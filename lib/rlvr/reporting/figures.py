@@ -49,7 +49,7 @@ TRAINING_PANELS = MappingProxyType(
         "entropy": ("Entropy", "nats per token"),
         "grad_norm": ("Gradient norm", "L2 norm"),
         "kl": ("KL to the rollout policy", "nats per token"),
-        "clip_fraction": ("Tokens clipped or masked", "share of tokens"),
+        "stopped_share": ("Tokens clipped or masked", "share of tokens"),
         "response_length": ("Response length", "tokens"),
     }
 )

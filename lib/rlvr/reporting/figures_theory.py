@@ -75,7 +75,12 @@ def _windows(ax: Axes, weights: pd.DataFrame, table: pd.DataFrame, token: int) -
 def _weights(ax: Axes, table: pd.DataFrame) -> None:
     values = np.log(table.to_numpy())
     reach = np.abs(values).max()
-    ax.imshow(values, cmap="PuOr_r", norm=TwoSlopeNorm(0, -reach, reach), aspect="auto")
+    # Not imshow: it would embed a raster image in the SVG.
+    columns, rows = range(values.shape[1]), range(values.shape[0])
+    ax.pcolormesh(
+        columns, rows, values, cmap="PuOr_r", norm=TwoSlopeNorm(0, -reach, reach), shading="nearest"
+    )
+    ax.invert_yaxis()
     for (row, column), value in np.ndenumerate(values):
         ink = PAPER if abs(value) > 0.62 * reach else INK
         ax.text(column, row, f"{np.exp(value):.2f}", ha="center", va="center", color=ink, fontsize=8.5)

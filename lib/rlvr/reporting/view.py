@@ -172,7 +172,8 @@ def _artifact(
 
 def _basis(meta: ArtifactMeta) -> str:
     how = "exact, no sampling" if meta.interval == EXACT else f"interval: {meta.interval}"
-    return "; ".join(filter(None, (_count(meta.n, meta.n_unit), _seeds(meta.seeds), how)))
+    text = "; ".join(filter(None, (_count(meta.n, meta.n_unit), _seeds(meta.seeds), how)))
+    return text if text.startswith("n = ") else text[:1].upper() + text[1:]
 
 
 def _table(table: Table) -> dict[str, Any]:

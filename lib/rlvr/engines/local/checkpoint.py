@@ -53,10 +53,13 @@ class RunState:
         try:
             state = torch.load(io.BytesIO(path.read_bytes()), weights_only=True)
         except Exception as error:
-            raise ValueError(f"checkpoint {path} cannot be read ({error}); delete it to start over") from error
+            raise ValueError(
+                f"checkpoint {path} cannot be read ({error}); delete it to start over"
+            ) from error
         if state["identity"] != identity:
             raise ValueError(
-                f"checkpoint {path} belongs to another run (identity {state['identity']}, expected {identity}); "
+                f"checkpoint {path} belongs to another run (identity {state['identity']}, "
+                f"expected {identity}); "
                 "delete it to start over"
             )
         return cls(**state)

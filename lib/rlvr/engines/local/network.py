@@ -72,7 +72,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def project_qkv(x: Tensor, layer: Layer, shape: Shape, rope: Rotary) -> tuple[Tensor, Tensor]:
-    """Rotated queries and keys [tokens, heads + kv_heads, head_dim] and values [tokens, kv_heads, head_dim]."""
+    """Rotated queries and keys [tokens, heads + kv_heads, d], and values [tokens, kv_heads, d]."""
     heads, kv = shape.num_attention_heads, shape.num_key_value_heads
     normed = _RmsNorm.apply(x, shape.rms_norm_eps)
     # The norm's weight scales columns of the next matrix: folding it there costs a few thousand

@@ -28,7 +28,9 @@ class AttentionIndex:
     group_size: int
     prompt: int  # longest prompt
     response: int  # longest response less its last token (at least 1)
-    spread_qk: Tensor  # -> [g, kv, rep, p] prompt queries | [g, kv, G, rep, r] own queries | [g, kv, G, p+r] keys
+    spread_qk: (
+        Tensor  # -> [g, kv, rep, p] prompt queries | [g, kv, G, rep, r] own queries | [g, kv, G, p+r] keys
+    )
     spread_qk_back: Tensor
     spread_v: Tensor  # -> [g, kv, G, p+r]
     spread_v_back: Tensor
@@ -106,13 +108,17 @@ def pack(prompts: list[list[int]], responses: Tensor, lengths: Tensor, group_siz
     if rows == 0 or int(prompt_lengths.min()) < 1 or int(lengths.min()) < 1:
         raise ValueError("every prompt and every response needs at least one token")
     if int(lengths.max()) > responses.shape[1]:
-        raise ValueError(f"a length of {int(lengths.max())} exceeds the width {responses.shape[1]} of responses")
+        raise ValueError(
+            f"a length of {int(lengths.max())} exceeds the width {responses.shape[1]} of responses"
+        )
     width = int(lengths.max())
     p, r = int(prompt_lengths.max()), max(width - 1, 1)
 
     prompt_valid = torch.arange(p) < prompt_lengths[:, None]
     prompt_starts = prompt_lengths.cumsum(0) - prompt_lengths
-    prompt_rows = (prompt_starts[:, None] + torch.arange(p)).where(prompt_valid, torch.zeros((), dtype=torch.int64))
+    prompt_rows = (prompt_starts[:, None] + torch.arange(p)).where(
+        prompt_valid, torch.zeros((), dtype=torch.int64)
+    )
     total_prompt = int(prompt_lengths.sum())
 
     own_lengths = lengths - 1
@@ -129,7 +135,10 @@ def pack(prompts: list[list[int]], responses: Tensor, lengths: Tensor, group_siz
     own_positions = prompt_lengths[row_prompt][:, None] + torch.arange(r)
     return PackedGroups(
         tokens=torch.cat(
-            [torch.tensor([t for prompt in prompts for t in prompt]), responses[:, :r][own_valid[:, : responses.shape[1]]]]
+            [
+                torch.tensor([t for prompt in prompts for t in prompt]),
+                responses[:, :r][own_valid[:, : responses.shape[1]]],
+            ]
         ),
         positions=torch.cat([torch.arange(p).expand(groups, p)[prompt_valid], own_positions[own_valid]]),
         predicts_from=predicts_from,

@@ -168,7 +168,9 @@ class Policy:
         """The same policy as a ``transformers`` model, for peers and tests."""
         from transformers import Qwen3Config, Qwen3ForCausalLM
 
-        model = Qwen3ForCausalLM(Qwen3Config(**{k: v for k, v in self.hf_config.items() if k != "model_type"}))
+        model = Qwen3ForCausalLM(
+            Qwen3Config(**{k: v for k, v in self.hf_config.items() if k != "model_type"})
+        )
         state = self.state_dict()
         if self.shape.tie_word_embeddings:
             state["lm_head.weight"] = state["model.embed_tokens.weight"]
@@ -179,7 +181,9 @@ class Policy:
         return Policy(self.shape, theta, self.eos_ids, self.hf_config)
 
 
-def new_policy(model, vocab_size: int, eos_id: int, pad_id: int, seed: int, max_positions: int = 512) -> Policy:
+def new_policy(
+    model, vocab_size: int, eos_id: int, pad_id: int, seed: int, max_positions: int = 512
+) -> Policy:
     """A randomly initialised Qwen3 policy.
 
     Args:

@@ -100,7 +100,9 @@ def sample(
 class _Decoder:
     """The state of one chunk: which rows still run, and their cached keys and values."""
 
-    def __init__(self, weights: Weights, policy: Policy, prompts: list[list[int]], group_size: int, limit: int):
+    def __init__(
+        self, weights: Weights, policy: Policy, prompts: list[list[int]], group_size: int, limit: int
+    ):
         self.weights, self.shape, self.limit = weights, policy.shape, limit
         self.eos = torch.tensor(policy.eos_ids)
         lengths = torch.tensor([len(p) for p in prompts])
@@ -124,7 +126,12 @@ class _Decoder:
         positions = (torch.arange(width) - (width - lengths[:, None]))[valid]
         rope = rotary(positions, shape)
         rows = valid.reshape(-1).nonzero().squeeze(-1)
-        heads, kv, d, rep = shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim, shape.query_per_kv
+        heads, kv, d, rep = (
+            shape.num_attention_heads,
+            shape.num_key_value_heads,
+            shape.head_dim,
+            shape.query_per_kv,
+        )
         mask = torch.ones(width, width, dtype=torch.bool).tril_() & valid[:, None, :]
         # A padded query sees nothing; let it see itself, so that its unused output stays finite.
         mask |= torch.eye(width, dtype=torch.bool)

@@ -160,7 +160,9 @@ class _Run:
         job, config, index = self.job, self.job.train, self.done
         now = self.updater.theta.detach().clone()
         self.past.append(now)
-        behaviour = self.policy.with_theta(self.past[0])  # the policy of `lag` steps ago, or the oldest there is
+        behaviour = self.policy.with_theta(
+            self.past[0]
+        )  # the policy of `lag` steps ago, or the oldest there is
         problems = training_problems(
             job.problems, config.prompts_per_step, derive_seed(_PROBLEMS, job.seed), index
         )
@@ -213,7 +215,9 @@ class _Run:
                 f"sampler and trainer disagree by {gap:.3g} nats on the same weights (allowed {START_GATE:g})"
             )
 
-    def _record(self, batch: MiniBatch, log_prob: Tensor, slope: Tensor, number: int) -> list[dict[str, Tensor]]:
+    def _record(
+        self, batch: MiniBatch, log_prob: Tensor, slope: Tensor, number: int
+    ) -> list[dict[str, Tensor]]:
         """Per-token records of some responses of this minibatch, spread evenly over it."""
         count = self.job.train.records_per_step // self.job.train.minibatches
         if not count:

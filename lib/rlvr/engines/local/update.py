@@ -78,7 +78,9 @@ class Updater:
     ):
         self.theta = theta.detach().clone().requires_grad_()
         self.shape, self.loss, self.grad_clip, self.temperature = shape, loss, grad_clip, temperature
-        self.optimizer = torch.optim.AdamW([self.theta], lr=lr, betas=betas, weight_decay=weight_decay, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            [self.theta], lr=lr, betas=betas, weight_decay=weight_decay, fused=True
+        )
 
     def step(self, batch: MiniBatch) -> tuple[dict[str, float], Tensor, Tensor]:
         """One update.
@@ -100,7 +102,7 @@ class Updater:
                 f"gradient norm is {float(norm)}; loss {float(loss.detach())}, largest |log ratio| "
                 f"{float((leaf - batch.old_log_prob).detach().abs().max()):.3g}"
             )
-        self.theta.grad = gradient.mul_((self.grad_clip / norm.clamp(min=self.grad_clip)))
+        self.theta.grad = gradient.mul_(self.grad_clip / norm.clamp(min=self.grad_clip))
         self.optimizer.step()
         values = {name: float(value) for name, value in metrics.items()}
         values |= {"loss": float(loss.detach()), "entropy": float(entropy), "grad_norm": float(norm)}

@@ -1,0 +1,44 @@
+"""Re-execute the notebooks in place, in the graph's order, and store normalised outputs.
+
+    python -m pipelines.refresh [NOTEBOOK ...]
+
+For use after a notebook or what it shows was changed. The stage notebooks read results of scale smoke, so
+`make repro SCALE=smoke` comes first.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+from pipelines.lint import lint, notebooks
+from pipelines.normalise import normalise
+from rlvr.storage import write_text
+
+
+def refresh(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(
+        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+    ).execute()
+    notebook.metadata["language_info"] = {"name": "python"}
+    write_text(path, nbformat.writes(normalise(notebook, replacements={}, hidden={})) + "\n")
+
+
+def main(argv: list[str] | None = None) -> int:
+    given = sys.argv[1:] if argv is None else argv
+    failed = False
+    for path in [Path(p) for p in given] or notebooks([Path("notebooks")]):
+        print(path, flush=True)
+        refresh(path)
+        for cell, message in lint(path):
+            failed = True
+            print(f"  cell {cell}: {message}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""The whole smoke graph in a temporary clone: killed and resumed, finished, changed, compared, and nbval.
+
+Run by `make test` (`pytest -m graph`); takes several minutes. Tests run in file order on one clone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+PROJECT = Path(__file__).resolve().parents[1]
+SMOKE = "pipelines/scales/smoke"
+BIN = Path(sys.executable).parent
+
+pytestmark = pytest.mark.graph
+
+
+def environment(clone: Path) -> dict[str, str]:
+    """The clone's own sources, this environment's programs, and no thread settings from outside."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    return kept | {"PATH": f"{BIN}{os.pathsep}{kept['PATH']}", "PYTHONPATH": str(clone / "lib")}
+
+
+def run(clone: Path, *command: str, check: bool = True) -> subprocess.CompletedProcess:
+    result = subprocess.run(command, cwd=clone, env=environment(clone), capture_output=True, text=True)
+    if check and result.returncode:
+        pytest.fail(
+            f"{' '.join(command)} exited with {result.returncode}:\n{(result.stdout + result.stderr)[-4000:]}"
+        )
+    return result
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """A clone with the working tree's tracked and new files, so that what is tested is what is here."""
+    folder = tmp_path_factory.mktemp("clone") / "repository"
+    subprocess.run(["git", "clone", "--quiet", "--local", str(PROJECT), str(folder)], check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=PROJECT, capture_output=True, check=True
+    ).stdout.decode()
+    for name in filter(None, listed.split("\0")):
+        source, target = PROJECT / name, folder / name
+        if not source.exists() and not source.is_symlink():
+            target.unlink(missing_ok=True)
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_symlink() or target.exists():
+            target.unlink()
+        shutil.copy2(source, target, follow_symlinks=False)
+    (folder / SMOKE / "dvc.lock").unlink(missing_ok=True)
+    shutil.rmtree(folder / "reports/smoke", ignore_errors=True)
+    return folder
+
+
+def repro(clone: Path, *arguments: str) -> str:
+    return run(clone, "dvc", "repro", f"{SMOKE}/dvc.yaml", *arguments).stdout
+
+
+def ran(output: str) -> list[str]:
+    return [name.split(":")[-1] for name in re.findall(r"Running stage '([^']+)'", output)]
+
+
+def locked(clone: Path) -> dict[str, str]:
+    """Hash of every output, by path."""
+    lock = YAML(typ="safe").load(clone / SMOKE / "dvc.lock")
+    return {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage["outs"]}
+
+
+def test_killed_in_the_middle_of_a_training_and_run_again(clone):
+    """kill -9 of dvc while a training runs: no orphan, nothing half-written, and the rest finishes."""
+    start = time.monotonic()
+    process = subprocess.Popen(
+        ["dvc", "repro", f"{SMOKE}/dvc.yaml"],
+        cwd=clone, env=environment(clone), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    partial = clone / ".work/partial"
+    deadline = time.monotonic() + 240
+    while not list(partial.glob("runs__smoke__train__*/*/lag*/checkpoint.pt")):
+        assert process.poll() is None, "dvc ended before the first training checkpoint"
+        assert time.monotonic() < deadline, "no checkpoint"
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    (checkpoint, *_) = partial.glob("runs__smoke__train__*/*/lag*/checkpoint.pt")
+    arm = checkpoint.parts[-4].split("__")[3]
+    killed = clone / "runs/smoke/train" / arm
+    assert not list(killed.glob("seed*")), "a training that was killed left an output"
+    first = time.monotonic() - start
+    start = time.monotonic()
+    output = repro(clone)
+    assert f"train@{arm}-{checkpoint.parts[-4].split('seed')[-1]}" in ran(output)
+    assert "problems" not in ran(output) and "base" not in ran(output), "finished stages were run again"
+    print(f"\nsmoke graph: {first:.0f} s until the kill, {time.monotonic() - start:.0f} s after it")
+    assert json.loads((clone / "reports/smoke/claims.json").read_text())
+
+
+def test_a_finished_tree_runs_nothing_and_takes_seconds(clone):
+    before = {p: p.stat().st_mtime_ns for p in (clone / "reports").rglob("*")}
+    start = time.monotonic()
+    output = repro(clone)
+    elapsed = time.monotonic() - start
+    assert ran(output) == [] and "up to date" in output
+    assert before == {p: p.stat().st_mtime_ns for p in (clone / "reports").rglob("*")}
+    print(f"\nfinished tree: {elapsed:.1f} s")
+    assert elapsed < 10
+
+
+def test_a_killed_and_resumed_run_ends_as_an_undisturbed_one(clone):
+    """Forced, and with the unfinished work gone: the same bytes for a training, its evaluation, a table."""
+    before = locked(clone)
+    shutil.rmtree(clone / ".work", ignore_errors=True)
+    arm = next(iter(YAML(typ="safe").load(clone / SMOKE / "params.yaml")["arms"]))
+    stages = [f"train@{arm}-0", f"evaluate@{arm}", "accuracy", "dynamics", "theory"]
+    for stage in stages:
+        output = run(clone, "dvc", "repro", "--force", "--single-item", f"{SMOKE}/dvc.yaml:{stage}").stdout
+        assert ran(output) == [stage]
+    assert locked(clone) == before
+
+
+def test_the_report_lists_everything_and_reads_as_declared(clone):
+    folder = clone / "reports/smoke"
+    artifacts = json.loads((folder / "artifacts.json").read_text())
+    assert len(artifacts) == 32
+    rendered = {row["id"] for row in artifacts if row["status"] == "rendered"}
+    wanted = "fig1 fig2 fig3 fig4 tab2 figTrain tabC1".split()
+    assert rendered >= {f"nfpo-{name}" for name in wanted}
+    for row in artifacts:
+        assert {"id", "paper", "kind", "title", "status", "files", "stage", "scale", "seeds", "n"} <= set(row)
+        assert row["status"] in ("rendered", "not_run")
+        assert all((folder / name).is_file() for name in row["files"])
+    claims = {row["id"]: row for row in json.loads((folder / "claims.json").read_text())}
+    assert len(claims) == 23
+    for number in (1, 2, 3, 4, 10):
+        assert claims[f"nfpo-c{number}"]["verdict"] in ("supported", "contradicted", "open")
+        assert claims[f"nfpo-c{number}"]["scale"] == "smoke" and claims[f"nfpo-c{number}"]["test"]
+
+
+def test_notebooks_under_nbval(clone):
+    """Stored outputs against a new execution, on the results that the smoke graph just made."""
+    result = run(
+        clone, str(BIN / "python"), "-m", "pytest", "--nbval",
+        "--nbval-sanitize-with", "notebooks/sanitize.cfg", "--nbval-cell-timeout", "300", "-p", "no:cacheprovider", "-q", "notebooks", check=False,
+    )  # fmt: skip
+    tail = (result.stdout + result.stderr)[-6000:]
+    assert result.returncode == 0, tail
+    assert int(re.search(r"(\d+) passed", tail).group(1)) > 60
+    print("\n" + tail.strip().splitlines()[-1])
+
+
+def test_changing_nfpos_horizon_runs_nfpo_again_and_nothing_else(clone):
+    path = clone / SMOKE / "params.yaml"
+    text = path.read_text()
+    changed = text.replace("objective: nfpo, horizon: 4", "objective: nfpo, horizon: 2")
+    assert changed != text
+    path.write_text(changed)
+    names = ran(repro(clone))
+    path.write_text(text)
+    seeds = YAML(typ="safe").load(path)["seeds"]
+    assert sorted(names) == sorted(
+        [f"train@nfpo-{s}" for s in seeds]
+        + "evaluate@nfpo training accuracy dynamics surrogate report".split()
+    )
+
+
+def test_going_back_takes_results_from_the_cache(clone):
+    """The old value again: DVC knows those results, and what comes out is what was there before."""
+    output = repro(clone)
+    assert "train@nfpo-0" not in ran(output)
+    finished = repro(clone)
+    assert ran(finished) == []
