@@ -9,8 +9,10 @@ READY := $(VENV)/.ready
 # The environment's programs first, also for the `python` in dvc.yaml.
 export PATH := $(BIN):$(PATH)
 export PYTHONPATH :=
-# Numbers must not depend on what the shell happened to export.
-unexport OMP_NUM_THREADS MKL_NUM_THREADS
+# Numbers must not depend on what the shell happened to export; what runs side by side are processes.
+export OMP_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
 
 GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.yaml)
 
@@ -56,8 +58,8 @@ notebooks: $(READY) ## re-execute all notebooks in place at scale smoke (after `
 
 bench: $(READY) ## speed against transformers' generate and TRL (installs TRL)
 	@python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	@python bench/sampling.py
-	@python bench/iteration.py
+	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/sampling.py
+	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/iteration.py
 
 clean: ## remove what runs left (not the environment, not the reports)
 	rm -rf runs .work

@@ -1,8 +1,9 @@
 """One RL iteration (1024 responses sampled and graded, 4 updates) against TRL's GRPOTrainer.
 
 Same weights, prompts, response limit, group size, minibatch size, threads, clipped loss and verifier.
-The learning rate is so small that responses keep their lengths. TRL runs as its users run it on a CPU: float32,
-`generate` from transformers. Its iterations are timed between its own step callbacks, without start-up.
+The learning rate is so small that responses keep their lengths. TRL runs as its users run it on a CPU:
+float32, `generate` from transformers. Its iterations are timed between its own step callbacks, without
+start-up.
 """
 
 from __future__ import annotations

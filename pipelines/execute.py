@@ -142,6 +142,9 @@ def _environment(plan: Plan) -> dict[str, str]:
         "IPYTHONDIR": private,  # no startup files, no history
         "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", (plan.root / WORK / "matplotlib").as_posix()),
         "COLUMNS": "110",
+        # Two spinning threads and one busy core make a stage fifty times slower; and a sum's last bits
+        # depend on how many threads share it. What runs side by side here are processes.
+        **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
     }
 
 

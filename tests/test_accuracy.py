@@ -40,7 +40,8 @@ def random_grid(seed, samples=4, missing=0.0):
     values = rng.random((len(PROBLEMS), samples)) < rng.random((len(PROBLEMS), 1))
     lost = rng.random(values.shape) < missing
     return [
-        [None if x else bool(v) for v, x in zip(vs, xs, strict=True)] for vs, xs in zip(values, lost, strict=True)
+        [None if x else bool(v) for v, x in zip(vs, xs, strict=True)]
+        for vs, xs in zip(values, lost, strict=True)
     ]
 
 
@@ -57,7 +58,9 @@ def samples():
 
 
 def student(values, confidence):
-    half = stats.t.ppf((1 + confidence) / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    half = (
+        stats.t.ppf((1 + confidence) / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    )
     return np.mean(values), np.mean(values) - half, np.mean(values) + half
 
 
@@ -98,7 +101,9 @@ def test_a_missing_sample_is_not_a_wrong_answer():
     assert correct_matrix(whole).isna().to_numpy().tolist() == [[False, False], [False, True], [True, True]]
     rows_gone = whole[whole["correct"].notna()]  # never generated or never decided: the same
     assert pass1(rows_gone, 0.95) == estimate
-    assert correct_matrix(rows_gone).to_numpy()[1, 0] == 1 and np.isnan(correct_matrix(rows_gone).to_numpy()[1, 1])
+    assert correct_matrix(rows_gone).to_numpy()[1, 0] == 1 and np.isnan(
+        correct_matrix(rows_gone).to_numpy()[1, 1]
+    )
     with pytest.raises(ValueError, match="k=2 exceeds the fewest samples of a problem, n=1"):
         pass_k(rows_gone, 2, 0.95)
 
@@ -122,7 +127,9 @@ def test_correct_matrix_sorts_problems_and_refuses_two_runs(samples):
 
 def test_select_takes_rows_of_one_arm_and_lag(samples):
     rows = select(samples, "grpo", 8)
-    assert set(zip(rows["arm"], rows["lag"], rows["seed"], strict=True)) == {("grpo", 8, s) for s in (0, 1, 2)}
+    assert set(zip(rows["arm"], rows["lag"], rows["seed"], strict=True)) == {
+        ("grpo", 8, s) for s in (0, 1, 2)
+    }
     assert len(select(samples, "grpo", 8, 1)) == len(rows) / 3
     assert seeds_of(rows.iloc[::-1]) == (0, 1, 2)
 
@@ -175,7 +182,7 @@ def test_seed_difference_slow_loop(samples):
 
 
 def test_seed_difference_is_paired_by_seed():
-    """Seeds lie far apart (0, 1/2, 4/5), the arms close together in each: pairing keeps the interval small."""
+    """Seeds lie far apart (0, 1/2, 4/5), the arms close together: pairing keeps the interval small."""
     wrong, half, right = [0, 0], [0, 1], [1, 1]
     worse = {0: [wrong] * 5, 1: [half] * 5, 2: [right] * 4 + [wrong]}
     better = {0: [wrong] * 4 + [right], 1: [half] * 5, 2: [right] * 5}

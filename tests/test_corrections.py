@@ -33,13 +33,14 @@ def make_records(seeds=(0, 1), steps=3, responses=4, spread=0.3, with_words=Fals
             log_prob, old = rng.normal(-1, spread), -1.0
             rows.append(
                 {
-                    "seed": seed, "step": step, "minibatch": response % 2, "position": position, "token": token,
+                    "seed": seed, "step": step, "minibatch": response % 2, "position": position,
+                    "token": token,
                     "run_response": (seed * steps + step) * responses + response,
                     "log_prob": log_prob, "old_log_prob": old, "rho": np.exp(log_prob - old),
                     "trace": 1 + rng.normal(0, 0.1), "advantage": (-1.0) ** response,
                 }
             )  # fmt: skip
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).astype({"log_prob": "float32", "old_log_prob": "float32"})
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def slow_weights(records, horizon=4, low=0.8, high=1.4, beta=3.0):
     """response -> [(token, rho, rho * clipped trace), ...] from the formula."""
     found = {}
     for response, rows in records.sort_values("position").groupby("run_response"):
-        ratios = np.exp((rows["log_prob"] - rows["old_log_prob"]).to_numpy())
+        ratios = np.exp((rows["log_prob"] - rows["old_log_prob"]).to_numpy(np.float64))
         weights = []
         for t, rho in enumerate(ratios):
             trace = 1.0
@@ -76,7 +77,8 @@ def test_pool_puts_every_record_in_its_place(records, data):
         row = row_of[record.run_response]
         assert bool(data.mask[row, record.position])
         assert int(data.token[row, record.position]) == record.token
-        assert float(data.log_ratio[row, record.position]) == record.log_prob - record.old_log_prob
+        log_ratio = record.log_prob - record.old_log_prob
+        assert float(data.log_ratio[row, record.position]) == pytest.approx(log_ratio, abs=1e-6)
         assert (data.seed[row], data.step[row]) == (record.seed, record.step)
     assert not data.log_ratio[~data.mask].any()
 
@@ -194,7 +196,13 @@ def test_trace_variance_is_the_median_over_steps_slow_loop(records, data, kind):
     clips = {"low": 0.0, "high": np.inf, "beta": np.inf} if kind == "raw" else {}
     weights = slow_weights(records, **clips)
     variances = [
-        np.var([traced / rho for response in rows["run_response"].unique() for _, rho, traced in weights[response]])
+        np.var(
+            [
+                traced / rho
+                for response in rows["run_response"].unique()
+                for _, rho, traced in weights[response]
+            ]
+        )
         for _, rows in records.groupby(["seed", "step"])
     ]
     frame = horizon_frame(data, [4], TRACE, RESAMPLES, CONFIDENCE).set_index("quantity")

@@ -89,12 +89,20 @@ def test_a_run_short_of_its_steps_writes_nothing(base, tmp_path):
 
 def test_a_checkpoint_of_another_job_or_a_broken_one_is_refused(base, tmp_path):
     train(base, job(), tmp_path / "a", tmp_path / "s")
+    (path,) = (tmp_path / "s").iterdir()
     with pytest.raises(ValueError, match="another run"):
-        train(base, job(seed=1), tmp_path / "b", tmp_path / "s")
-    path = tmp_path / "s/checkpoint.pt"
+        RunState.load(path, "another")
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ValueError, match="cannot be read"):
         train(base, job(), tmp_path / "b", tmp_path / "s")
+
+
+def test_another_job_in_the_same_scratch_starts_over_as_if_it_were_empty(base, tmp_path):
+    train(base, job(), tmp_path / "a", tmp_path / "s")
+    train(base, job(seed=1), tmp_path / "b", tmp_path / "s")
+    train(base, job(seed=1), tmp_path / "c", tmp_path / "empty")
+    assert contents(tmp_path / "b") == contents(tmp_path / "c")
+    assert len(list((tmp_path / "s").iterdir())) == 1, "the other job's checkpoint is of no use any more"
     assert RunState.load(tmp_path / "none.pt", "x") is None
 
 
@@ -110,7 +118,7 @@ def test_kill_9_in_the_middle_then_again(base, tmp_path):
     arguments = [sys.executable, "-c", script, here, str(base), str(tmp_path / "killed"), str(tmp_path / "s")]
     process = subprocess.Popen(arguments, cwd=here)
     deadline = time.time() + 60
-    while not (tmp_path / "s/checkpoint.pt").exists() and time.time() < deadline:
+    while not list((tmp_path / "s").glob("checkpoint-*.pt")) and time.time() < deadline:
         time.sleep(0.005)
     process.kill()
     process.wait()

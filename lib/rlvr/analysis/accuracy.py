@@ -51,8 +51,9 @@ def pass1(samples: pd.DataFrame, confidence: float) -> Estimate:
 
 
 def pass1_by_seed(samples: pd.DataFrame) -> pd.Series:
-    """One accuracy per training seed, sorted by seed."""
-    return samples.groupby("seed")["correct"].mean().astype("float64").sort_index()
+    """One accuracy per training seed, sorted by seed; every problem counts once, as in :func:`pass1`."""
+    by_problem = samples.groupby(["seed", "problem"])["correct"].mean().astype("float64")
+    return by_problem.groupby("seed").mean().sort_index()
 
 
 def pass_k(samples: pd.DataFrame, k: int, confidence: float) -> Estimate:

@@ -60,9 +60,15 @@ def measure_surrogate(
         max_new_tokens: length limit of the responses.
         seed: of problems and sampling; mu and pi draw the same uniforms.
 
-    The reward in the estimate is centred by mu's mean reward, which changes no expectation and lowers the
-    variance. Columns: ``reward_mu``, ``reward_pi``, ``tokens`` and ``L{N}``.
+    The reward in the estimate is centred by mu's mean reward on the other prompts, which changes no
+    expectation and lowers the variance. (A mean that held the prompt's own reward would shrink every
+    estimate by 1/prompts.) Columns: ``reward_mu``, ``reward_pi``, ``tokens`` and ``L{N}``.
+
+    Raises:
+        ValueError: fewer than two prompts.
     """
+    if prompts < 2:
+        raise ValueError(f"prompts={prompts!r}: allowed are integers >= 2 (each centres the others)")
     mu, pi, codec = (
         Policy.from_pretrained(mu_folder),
         Policy.from_pretrained(pi_folder),
@@ -91,7 +97,7 @@ def measure_surrogate(
         width = log_prob.shape[1]
         log_ratio[rows, :width] = (log_prob - of_mu.log_prob[rows, :width]) * packed.response_mask
         tell(2 * prompts)(rows.stop)
-    centred = out["reward_mu"] - out["reward_mu"].mean()
+    centred = (out["reward_mu"] - out["reward_mu"].mean()) * (prompts / (prompts - 1))
     for horizon in horizons:
         out[f"L{horizon}"] = centred * surrogate_terms(log_ratio, of_mu.response_mask, horizon).numpy()
     return pd.DataFrame(out)

@@ -78,6 +78,10 @@ DECLARED = _declared(
             end stays below it, else open.
         """,
         parts={"NFPO - GRPO": ("at_least", "-margin"), "NFPO - DPPO-TV": ("at_least", "-margin")},
+        caveat="""
+            'Supported' can mean 'as good as': NFPO is better only where an interval lies above 0. The paper
+            reports a clear gain; this test does not ask for one.
+        """,
     ),
     DeclaredTest(
         id="nfpo-c3",

@@ -96,17 +96,20 @@ def train(
         job: what to run.
         out: written as a whole when the run is complete, not before.
         scratch: folder for the checkpoint; a killed run continues from it, with the same final numbers.
+            A checkpoint of another job is removed.
         on_progress: called with (steps done, steps).
 
     Raises:
-        ValueError: unknown objective or parameter, or a checkpoint of another job.
+        ValueError: unknown objective or parameter, or a checkpoint that cannot be read.
         RuntimeError: sampler and trainer disagree at the start, or the run ended short of its steps.
         FloatingPointError: a gradient is not finite.
     """
     base, out, scratch = Path(base), Path(out), Path(scratch)
     policy, codec = Policy.from_pretrained(base), Codec.load(base)
     run = _Run(job, policy, codec, fingerprint(job.to_dict(), base))
-    checkpoint = scratch / "checkpoint.pt"
+    checkpoint = scratch / f"checkpoint-{run.identity}.pt"  # of this job and base model, no other
+    for other in set(scratch.glob("checkpoint-*.pt")) - {checkpoint}:
+        other.unlink()
     run.restore(RunState.load(checkpoint, run.identity))
     while run.done < job.train.steps:
         run.step()

@@ -1,0 +1,82 @@
+"""The README keeps its word: its table is the committed report's, its commands and paths exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipelines import readme, summary
+from rlvr.storage import write_json
+
+PROJECT = Path(__file__).resolve().parents[1]
+README = (PROJECT / "README.md").read_text()
+
+
+def test_the_table_of_results_is_the_committed_reports(monkeypatch):
+    monkeypatch.chdir(PROJECT)
+    assert readme.main(["--check"]) == 0
+    for claim in ("nfpo-c1", "nfpo-c2", "nfpo-c3", "nfpo-c4", "nfpo-c10"):
+        assert f"**{claim}**" in README
+
+
+def test_rewriting_replaces_only_what_is_between_the_markers():
+    text = f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter"
+    new = readme.rewrite(text, "| new |")
+    assert new == f"before\n{readme.BEGIN}\n\n| new |\n\n{readme.END}\nafter"
+    assert readme.rewrite(new, "| new |") == new
+    for broken in ("no markers", f"{readme.END}{readme.BEGIN}", text + readme.END):
+        with pytest.raises(ValueError, match="once each"):
+            readme.rewrite(broken, "x")
+
+
+def test_a_claim_without_an_interval_says_so_in_the_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(PROJECT)
+    row = {"effect": 0.5, "ci_low": None, "ci_high": None}
+    assert readme._interval(row) == "0.5 [unknown]"
+    assert readme._interval(row | {"effect": None}) == "not measured"
+    assert readme._interval(row | {"ci_low": 0.5, "ci_high": 0.5}) == "0.5 (exact)"
+    assert readme._interval(row | {"ci_low": 0.25, "ci_high": 0.75}) == "0.5 [0.25, 0.75]"
+
+
+def test_every_make_target_the_readme_names_exists():
+    makefile = (PROJECT / "Makefile").read_text()
+    documents = README + (PROJECT / "CONTRIBUTING.md").read_text()
+    targets = {t for line in re.findall(r"make ((?:[a-z]+ ?)+)", documents) for t in line.split()}
+    targets &= set(re.findall(r"`?make ([a-z]+)", documents))
+    assert {"repro", "test", "lab", "bench", "help"} <= targets
+    for target in targets:
+        assert re.search(rf"(?m)^{target}:", makefile), target
+
+
+def test_make_help_lists_every_documented_target():
+    shown = subprocess.run(["make", "help"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    for target in ("repro", "test", "lab", "bench", "lint", "unit", "graph"):
+        assert re.search(rf"(?m)^  {target} +\S", shown), target
+
+
+def test_links_in_the_documents_resolve():
+    for document in [PROJECT / "README.md", *PROJECT.glob("docs/*.md"), PROJECT / "bench/README.md"]:
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_summary_says_where_the_report_is_and_what_it_holds(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert summary.main(["small"]) == 1
+    assert "make repro SCALE=small" in capsys.readouterr().err
+    folder = tmp_path / "reports/small"
+    write_json(folder / "artifacts.json", [{"status": "rendered"}, {"status": "not_run"}])
+    write_json(folder / "claims.json", [{"verdict": "open"}, {"verdict": None}, {"verdict": "supported"}])
+    (folder / "report.html").write_text("x")
+    assert summary.main(["--start", "small"]) == 0
+    assert summary.main(["small"]) == 0
+    shown = capsys.readouterr().out
+    assert "report.html" in shown and "1 of 2 tables and figures rendered" in shown
+    assert "1 not run, 1 open, 1 supported" in shown and "took 0 min 0 s" in shown
+    assert summary.main(["--start", "other"]) == 0
+    assert summary.main(["small"]) == 0
+    assert "took" not in capsys.readouterr().out, "the time of another scale is not this one's"
