@@ -99,7 +99,7 @@ def verdicts(tmp_path_factory):
     result = subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120
     )
-    found = re.findall(r"(\w+)\.ipynb::Cell \d+ (PASSED|FAILED)", result.stdout)
+    found = re.findall(r"(\w+)(?:\.|::)ipynb::Cell \d+ (PASSED|FAILED)", result.stdout)
     cells: dict[str, list[str]] = {}
     for name, verdict in found:
         cells.setdefault(name, []).append(verdict)

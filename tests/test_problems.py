@@ -266,7 +266,7 @@ def test_get_task_suggests():
     assert get_task("word") is TASKS["word"]
     with pytest.raises(ValueError, match=r"task='wrod' is unknown.*did you mean 'word'"):
         get_task("wrod")
-    with pytest.raises(ValueError, match=r"tasks are \['word'\]$"):
+    with pytest.raises(ValueError, match=r"task='chess' is unknown, tasks are \[.*'word'\]$"):
         get_task("chess")
 
 
