@@ -24,6 +24,7 @@ from rlvr.notebook import COMPLETION_MARKER
 
 Problem = tuple[int, str]  # cell, message
 
+STARTERS = ("spawnl", "spawnv", "posix_spawn", "create_subprocess", "execl", "execv")
 LONGEST_BODY = 5  # lines of a function or class; more belongs into lib/
 ALLOWED_MAGICS = {"matplotlib", "config", "load_ext", "autoreload"}
 FORBIDDEN_TAGS = {
@@ -35,7 +36,6 @@ FORBIDDEN_TAGS = {
 SHELL_CALLS = {"system", "getoutput", "popen", "run_line_magic", "run_cell_magic"}
 EARLY_EXITS = {"exit", "quit", "_exit"}
 MODULES = {
-    "subprocess": "use rlvr.notebook.run, which fails when the program does",
     "ipywidgets": "no widgets in checked notebooks",
     "tqdm": "use rlvr.notebook.progress, which reports beside the notebook",
 }
@@ -215,10 +215,11 @@ def _shell(source: str) -> Iterator[str]:
     if tree is None:
         yield "not valid Python"
         return
+    yield from _processes(tree)
     for name, call in _calls(tree):
         if name in EARLY_EXITS:
             yield f"{name}() is not allowed: it ends the notebook early without an error; raise an exception"
-        if name not in SHELL_CALLS or not isinstance(call.func, ast.Attribute):
+        if name not in SHELL_CALLS:
             continue
         argument = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
         if name == "run_line_magic" and argument in ALLOWED_MAGICS:
@@ -230,6 +231,29 @@ def _shell(source: str) -> Iterator[str]:
         else:
             what = f"shell command `!{argument}`" if argument else f"`.{name}(...)`"
         yield f"{what} is not allowed: its failure would not stop the notebook; use rlvr.notebook.run([...])"
+
+
+def _processes(tree: ast.Module) -> Iterator[str]:
+    """Ways to start a program whose failure nobody would see."""
+    for node in ast.walk(tree):
+        found = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+            found = [f"import of {n}" for n in names if n.split(".")[0] == "subprocess"]
+        elif isinstance(node, ast.ImportFrom) and node.module == "subprocess":
+            found = ["import of subprocess"]
+        elif isinstance(node, ast.ImportFrom) and node.module in ("os", "pty", "asyncio"):
+            names = [alias.name for alias in node.names]
+            found = [
+                f"import of {node.module}.{n}" for n in names if n in SHELL_CALLS or n.startswith(STARTERS)
+            ]
+        elif isinstance(node, ast.Attribute) and node.attr.startswith(STARTERS):
+            found = [f".{node.attr}"]
+        elif isinstance(node, ast.Call) and _name(node) in ("__import__", "import_module"):
+            argument = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+            found = [f"{_name(node)}({argument!r})"] if argument in ("subprocess", None) else []
+        for what in found:
+            yield f"{what}: use rlvr.notebook.run([...]), which fails when the program does"
 
 
 def _long_definitions(tree: ast.Module) -> Iterator[str]:

@@ -33,25 +33,32 @@ def results(scale: str) -> str:
     """The table, as Markdown: one row per judged claim, then what is not run."""
     claims = read_json(Path("reports") / scale / "claims.json")
     artifacts = read_json(Path("reports") / scale / "artifacts.json")
+    notes: list[str] = []
     lines = [
         "| claim | paper | ours | scale | verdict |",
         "| --- | --- | --- | --- | --- |",
     ]
     for row in claims:
-        if row["verdict"] is None:
+        if row["status"] == "not_run":
             continue
+        notes.append(f"- **{row['id']}**: {row['note']}")
         ours = _interval(row)
         what = EFFECTS.get(row["id"])
-        seeds = f"{len(row['seeds'])} seeds, " if row["seeds"] else ""
+        exact = row["ci_low"] is not None and row["ci_low"] == row["ci_high"]
+        seeds = f"{len(row['seeds'])} seeds, " if row["seeds"] and not exact else ""
         ours = f"{what + ': ' if what else ''}{ours} ({seeds}n = {row['n']})"
         stated = STATED.get(row["id"], "not stated")
         lines.append(
             f"| **{row['id']}** {row['statement']} | {stated} | {ours} | {row['scale']} | {row['verdict']} |"
         )
     rendered = [row["id"] for row in artifacts if row["status"] == "rendered"]
-    waiting = sum(row["verdict"] is None for row in claims)
+    waiting = sum(row["status"] == "not_run" for row in claims)
     papers = ", ".join(paper.paper.upper() for paper in load_registry().papers)
     lines += [
+        "",
+        "What stands behind each verdict, and what does not:",
+        "",
+        *notes,
         "",
         f"Rendered: {len(rendered)} of {len(artifacts)} tables and figures of {papers} "
         f"({', '.join(rendered)}). The other {len(artifacts) - len(rendered)} and {waiting} claims are "

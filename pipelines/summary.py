@@ -7,14 +7,40 @@ python -m pipelines.summary laptop             # after
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
+from rlvr.config import load_scale
 from rlvr.storage import read_json, write_json
 
 START = Path(".work/started.json")
+RWLOCK = Path(".dvc/tmp/rwlock")
+
+
+def mend_lock() -> bool:
+    """Remove DVC's list of who reads and writes if a kill cut it short: DVC cannot start from half of it.
+
+    DVC's own lock still keeps two runs apart.
+    """
+    if not RWLOCK.is_file():
+        return False
+    try:
+        json.loads(RWLOCK.read_text() or "invalid")
+    except ValueError:
+        RWLOCK.unlink()
+        return True
+    return False
+
+
+def check(scale: str) -> None:
+    """Everything about a scale that can be found wrong before the first stage. Raises ValueError."""
+    from rlvr.recipes import check_recipes
+
+    own = Path("pipelines/scales") / scale / "params.yaml"
+    check_recipes(load_scale(own if own.is_file() else "params.yaml"))
 
 
 def describe(scale: str, seconds: float | None) -> str:
@@ -29,7 +55,7 @@ def describe(scale: str, seconds: float | None) -> str:
         raise FileNotFoundError(f"{page} does not exist; `make repro SCALE={scale}` makes it")
     artifacts, claims = read_json(folder / "artifacts.json"), read_json(folder / "claims.json")
     rendered = sum(row["status"] == "rendered" for row in artifacts)
-    verdicts = Counter(row["verdict"] or "not run" for row in claims)
+    verdicts = Counter("not run" if row["status"] == "not_run" else row["verdict"] for row in claims)
     lines = [
         f"Report: {page.resolve().as_uri()}",
         f"  {rendered} of {len(artifacts)} tables and figures rendered, the rest listed as not run",
@@ -49,6 +75,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--start", action="store_true", help="note the time and say what is coming")
     args = parser.parse_args(argv)
     if args.start:
+        try:
+            check(args.scale)
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        if mend_lock():
+            print("removed a DVC lock file that a killed run left half-written")
         write_json(START, {"scale": args.scale, "time": time.time()})
         return 0
     started = read_json(START) if START.is_file() else {}

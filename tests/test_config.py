@@ -120,7 +120,7 @@ def test_wrong_field_is_named_with_its_value_and_what_is_allowed(load, changes, 
         ({"evaluate.pass_k": [1, 16]}, "holds a k above samples=8"),
         ({"arms": ["grpo", "nfpo", "ppo"]}, r"arms \['ppo'\] have no recipe"),
         ({"surrogate.recipe": "ppo"}, "surrogate.recipe='ppo' is not one of arms"),
-        ({"seeds": [0, 0]}, r"seeds=\[0, 0\] repeats a seed"),
+        ({"seeds": [0, 0]}, r"seeds=\[0, 0\] must name at least one, and each once"),
         ({"train.lr": ...}, "train.lr: Field required"),
         ({"theory": ...}, "theory: Field required"),
     ],
@@ -149,3 +149,25 @@ def test_a_read_scale_cannot_be_changed(load):
     assert isinstance(scale, Scale)
     with pytest.raises(ValidationError, match="frozen"):
         scale.train.steps = 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train.lr": "1e-6"}, "lr='1e-6' must be a number without quotes"),
+        ({"train.steps": True}, "steps=True must be a number"),
+        ({"train.lr": float("inf")}, "train.lr"),
+        ({"seeds": []}, "seeds=.* at least one"),
+        ({"arms": ["nfpo", "nfpo"]}, "arms=.* each once"),
+        ({"train.lags": [8]}, "lags=.* must hold 0"),
+        ({"train.lags": [0, 0]}, "each lag once"),
+        ({"train.group_size": 1}, "group_size=1 must be at least 2"),
+        ({"train.records_per_step": 3}, "records_per_step=3 must be 0 or a multiple"),
+        ({"train.betas": [2, 3]}, "betas="),
+        ({"problems.operations": [6, 3]}, "operations=.* fewest, then most"),
+        ({"model.num_attention_heads": 5}, "num_attention_heads"),
+    ],
+)
+def test_values_that_would_only_fail_later_are_refused_at_once(load, changes, message):
+    with pytest.raises(ValueError, match=message):
+        load(changes)

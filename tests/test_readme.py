@@ -69,9 +69,11 @@ def test_summary_says_where_the_report_is_and_what_it_holds(tmp_path, monkeypatc
     assert summary.main(["small"]) == 1
     assert "make repro SCALE=small" in capsys.readouterr().err
     folder = tmp_path / "reports/small"
+    rows = [("judged", "open"), ("not_run", "open"), ("judged", "supported")]
     write_json(folder / "artifacts.json", [{"status": "rendered"}, {"status": "not_run"}])
-    write_json(folder / "claims.json", [{"verdict": "open"}, {"verdict": None}, {"verdict": "supported"}])
+    write_json(folder / "claims.json", [{"status": s, "verdict": v} for s, v in rows])
     (folder / "report.html").write_text("x")
+    monkeypatch.setattr(summary, "check", lambda scale: None)
     assert summary.main(["--start", "small"]) == 0
     assert summary.main(["small"]) == 0
     shown = capsys.readouterr().out
@@ -80,3 +82,30 @@ def test_summary_says_where_the_report_is_and_what_it_holds(tmp_path, monkeypatc
     assert summary.main(["--start", "other"]) == 0
     assert summary.main(["small"]) == 0
     assert "took" not in capsys.readouterr().out, "the time of another scale is not this one's"
+
+
+def test_a_lock_file_cut_short_by_a_kill_is_removed_and_a_good_one_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert not summary.mend_lock()
+    summary.RWLOCK.parent.mkdir(parents=True)
+    for text, mended in (("", True), ('{"runs/x": {"wri', True), ("{}", False)):
+        summary.RWLOCK.write_text(text)
+        assert summary.mend_lock() == mended
+        assert summary.RWLOCK.exists() != mended
+
+
+def test_a_wrong_recipe_is_found_before_the_first_stage(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (PROJECT / "params.yaml").read_text()
+    for old, new, message in (
+        ("{objective: nfpo, horizon", "{objective: nfpo, horizn", "recipes.nfpo.*horizn.*horizon"),
+        ("{objective: nfpo,", "{objective: nfpoo,", "recipes.nfpo.*nfpoo.*nfpo"),
+        ("ratio_clip: 3.0", "ratio_clip: 0.5", "recipes.nfpo.*ratio_clip"),
+        ("loss_agg_mode: token-mean", "loss_agg_mode: tokn-mean", "tokn-mean"),
+    ):
+        assert old in text
+        (tmp_path / "params.yaml").write_text(text.replace(old, new))
+        assert summary.main(["--start", "laptop"]) == 2
+        assert re.search(message, capsys.readouterr().err, re.DOTALL), message
+    (tmp_path / "params.yaml").write_text(text)
+    assert summary.main(["--start", "laptop"]) == 0

@@ -22,6 +22,8 @@ PROJECT = Path(__file__).resolve().parents[1]
 SMOKE = "pipelines/scales/smoke"
 BIN = Path(sys.executable).parent
 
+KILLED: dict[str, str] = {}  # which training was killed, for the tests after it
+
 pytestmark = pytest.mark.graph
 
 
@@ -92,13 +94,15 @@ def test_killed_in_the_middle_of_a_training_and_run_again(clone):
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     (checkpoint, *_) = partial.glob("runs__smoke__train__*/*/lag*/checkpoint-*.pt")
-    arm = checkpoint.parts[-4].split("__")[3]
-    killed = clone / "runs/smoke/train" / arm
-    assert not list(killed.glob("seed*")), "a training that was killed left an output"
+    arm, seed = checkpoint.parts[-4].split("__")[3:5]
+    KILLED.update(arm=arm, seed=seed.removeprefix("seed"))
+    assert not (clone / "runs/smoke/train" / arm / seed).exists(), "a training that was killed left an output"
     first = time.monotonic() - start
     start = time.monotonic()
     output = repro(clone)
-    assert f"train@{arm}-{checkpoint.parts[-4].split('seed')[-1]}" in ran(output)
+    assert f"train@{arm}-{KILLED['seed']}" in ran(output)
+    timing = json.loads((clone / f"runs/smoke/timings/train__{arm}__{seed}.json").read_text())
+    assert timing["resumed"] is True, "the killed training started over"
     assert "problems" not in ran(output) and "base" not in ran(output), "finished stages were run again"
     print(f"\nsmoke graph: {first:.0f} s until the kill, {time.monotonic() - start:.0f} s after it")
     assert json.loads((clone / "reports/smoke/claims.json").read_text())
@@ -119,8 +123,13 @@ def test_a_killed_and_resumed_run_ends_as_an_undisturbed_one(clone):
     """Forced, and with the unfinished work gone: the same bytes for a training, its evaluation, a table."""
     before = locked(clone)
     shutil.rmtree(clone / ".work", ignore_errors=True)
-    arm = next(iter(YAML(typ="safe").load(clone / SMOKE / "params.yaml")["arms"]))
-    stages = [f"train@{arm}-0", f"evaluate@{arm}", "accuracy", "dynamics", "theory"]
+    arm, seed = KILLED["arm"], KILLED["seed"]
+    stages = [
+        "base",
+        f"train@{arm}-{seed}",
+        f"evaluate@{arm}",
+        *"accuracy training dynamics surrogate".split(),
+    ]
     for stage in stages:
         output = run(clone, "dvc", "repro", "--force", "--single-item", f"{SMOKE}/dvc.yaml:{stage}").stdout
         assert ran(output) == [stage]
@@ -140,6 +149,9 @@ def test_the_report_lists_everything_and_reads_as_declared(clone):
         assert all((folder / name).is_file() for name in row["files"])
     claims = {row["id"]: row for row in json.loads((folder / "claims.json").read_text())}
     assert len(claims) == 23
+    for row in claims.values():
+        assert row["verdict"] in ("supported", "contradicted", "open") and row["test"]
+        assert set(row["artifacts"]) <= {a["id"] for a in artifacts}
     for number in (1, 2, 3, 4, 10):
         assert claims[f"nfpo-c{number}"]["verdict"] in ("supported", "contradicted", "open")
         assert claims[f"nfpo-c{number}"]["scale"] == "smoke" and claims[f"nfpo-c{number}"]["test"]

@@ -19,8 +19,31 @@ Count = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_are_numbers(cls, values: Any) -> Any:
+        """YAML 1.2 reads 1e-6 as a number: quotes around one, or a yes/no in its place, are a mistake."""
+        numeric = {"int", "float", "Positive", "Count", "Rate"}
+        for name in cls.model_fields:
+            value = values.get(name) if isinstance(values, dict) else None
+            kind = str(cls.__annotations__.get(name, ""))
+            quoted = isinstance(value, str) and _is_number(value)  # any other text pydantic refuses itself
+            if (quoted or isinstance(value, bool)) and (kind in numeric or kind.startswith("Annotated[")):
+                raise ValueError(
+                    f"{name}={value!r} must be a number without quotes, not a {type(value).__name__}"
+                )
+        return values
 
 
 class Problems(_Section):
@@ -31,6 +54,13 @@ class Problems(_Section):
     operations: tuple[Positive, Positive]  # fewest and most arithmetic steps in a problem
     validation: Positive  # problems for the warm-up's target and the curves during training
     held_out: Positive  # problems for the final evaluation
+
+    @model_validator(mode="after")
+    def _range(self) -> Problems:
+        low, high = self.operations
+        if low > high:
+            raise ValueError(f"operations=[{low}, {high}] must be fewest, then most")
+        return self
 
     @field_validator("task")
     @classmethod
@@ -46,6 +76,16 @@ class Model(_Section):
     num_hidden_layers: Positive
     num_attention_heads: Positive
     num_key_value_heads: Positive
+
+    @model_validator(mode="after")
+    def _divides(self) -> Model:
+        heads, kv = self.num_attention_heads, self.num_key_value_heads
+        if self.hidden_size % (2 * heads) or heads % kv:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} must be a multiple of 2 * num_attention_heads={2 * heads}, "
+                f"and num_attention_heads={heads} of num_key_value_heads={kv}"
+            )
+        return self
 
 
 class WarmUp(_Section):
@@ -89,6 +129,21 @@ class Train(_Section):
                 f"prompts_per_step={self.prompts_per_step} must be a multiple of "
                 f"minibatches={self.minibatches}"
             )
+        if self.records_per_step % self.minibatches:
+            raise ValueError(
+                f"records_per_step={self.records_per_step} must be 0 or a multiple of "
+                f"minibatches={self.minibatches}"
+            )
+        if self.group_size < 2:
+            raise ValueError(
+                f"group_size={self.group_size} must be at least 2: a group of one has no advantage"
+            )
+        if 0 not in self.lags or len(set(self.lags)) != len(self.lags):
+            raise ValueError(
+                f"lags={list(self.lags)} must hold 0 (the comparison without lag), and each lag once"
+            )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas={list(self.betas)} must be two numbers in [0, 1)")
         return self
 
 
@@ -173,8 +228,9 @@ class Scale(_Section):
             raise ValueError(
                 f"surrogate.recipe={self.surrogate.recipe!r} is not one of arms={list(self.arms)}"
             )
-        if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"seeds={list(self.seeds)} repeats a seed")
+        for name, values in (("seeds", self.seeds), ("arms", self.arms)):
+            if not values or len(set(values)) != len(values):
+                raise ValueError(f"{name}={list(values)} must name at least one, and each once")
         return self
 
 

@@ -31,12 +31,14 @@ class DeclaredTest:
         parts: name -> the threshold its interval must meet: a keyword of :func:`judge`, and a number or
             ``"-margin"``.
         caveat: printed with every verdict.
+        statement: what the verdict is about, where that is less than the registry's whole claim.
     """
 
     id: str
     test: str
     parts: Mapping[str, tuple[str, float | str]]
     caveat: str = ""
+    statement: str = ""
 
 
 def _declared(*tests: DeclaredTest) -> Mapping[str, DeclaredTest]:
@@ -91,6 +93,7 @@ DECLARED = _declared(
             {confidence:.0%} bootstrap interval that resamples whole responses within each seed. Supported if
             every lower end is above 0, contradicted if any upper end is below 0, else open.
         """,
+        statement="The trace-corrected ratio corrects more than the plain ratio in every token class.",
         parts={name: ("above", 0.0) for name in TOKEN_CLASSES},
         caveat="""
             An arithmetic vocabulary has no reasoning words, so 'most for reasoning tokens' has no
@@ -168,6 +171,7 @@ def decide(
     parts = f"Parts: {listed}. The effect is that of '{name}'." if len(test.parts) > 1 else ""
     return Claim(
         id=id,
+        statement=test.statement,
         test=test.test.format(margin=margin, confidence=confidence),
         effect=known(deciding.value),
         ci_low=known(deciding.low),

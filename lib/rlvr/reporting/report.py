@@ -110,9 +110,20 @@ def build_report(
         write_text(folder / "report.md", templates.get_template("report.md.j2").render(view))
         write_json(folder / "artifacts.json", artifact_rows)
         write_json(folder / "extras.json", extra_rows)
-        write_json(folder / "claims.json", claim_rows)
+        write_json(folder / "claims.json", [_claim_json(row, extra_rows) for row in claim_rows])
         write_json(folder / "metrics.json", view["numbers"])
     return summary
+
+
+def _claim_json(row: dict[str, Any], extras: list[dict[str, Any]]) -> dict[str, Any]:
+    """A claim's row: one nobody tested yet is open, and says so; artifacts of ours are listed apart."""
+    ours = {extra["id"] for extra in extras}
+    return row | {
+        "verdict": row["verdict"] or "open",
+        "test": row["test"] or "not run",
+        "artifacts": [a for a in row["artifacts"] or () if a not in ours],
+        "extras": [a for a in row["artifacts"] or () if a in ours],
+    }
 
 
 def _same_scale(scale: str, bundles: Mapping[str, Bundle], claims: Mapping[str, Claim]) -> None:
