@@ -89,7 +89,7 @@ def test_our_column_follows_the_scale(setting, changes, text):
 
 
 def test_responses_per_minibatch_follow_from_three_settings():
-    train = {"prompts_per_step": 24, "group_size": 4, "minibatches": 3}
+    train = {"prompts_per_step": 24, "group_size": 4, "minibatches": 3, "records_per_step": 3}
     assert ours("responses per minibatch", train=train) == "32"
 
 

@@ -104,7 +104,7 @@ def _claim(
 ) -> dict[str, Any]:
     row = {
         "id": entry.id,
-        "statement": entry.statement,
+        "statement": (claim.statement if claim else "") or entry.statement,
         "status": "judged" if claim else "not_run",
         "test": claim.test if claim else None,
         "effect": rounded(claim.effect) if claim else None,
