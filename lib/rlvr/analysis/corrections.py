@@ -20,7 +20,7 @@ from rlvr.analysis.dynamics import (
     trace_variance,
     traced_ratio,
 )
-from rlvr.evaluation import Estimate, ratio_of_means
+from rlvr.evaluation import Estimate, ratio_of_means, seed_interval
 
 #: How "opposite sides of 1" may be read; the first is the one that claims are judged by [official].
 SWITCH_RULES: dict[str, dict[str, Any]] = {
@@ -82,13 +82,26 @@ def estimate(data: Pool, shares: Shares, resamples: int, confidence: float) -> E
     )
 
 
+def over_seeds(data: Pool, shares: Shares, confidence: float) -> Estimate:
+    """Mean over seeds of each seed's pooled share, Student's t over seeds: what another training would give.
+
+    The interval of :func:`estimate` is narrower: it takes these trainings as given, and their responses,
+    many of which share a policy, as independent.
+    """
+    numerator, denominator = shares.numerator.numpy(), shares.denominator.numpy()
+    of_seed = [data.seed == seed for seed in data.seeds]
+    values = [numerator[rows].sum() / denominator[rows].sum() for rows in of_seed]
+    return seed_interval(values, data.seeds, confidence=confidence)
+
+
 def strength_frame(
     data: Pool, classes: Sequence[str], trace: dict[str, Any], resamples: int, confidence: float
 ) -> pd.DataFrame:
     """Correction strength of rho and of rho * trace, for all tokens and by token class (nfpo, table 2).
 
     ``classes`` names the class of every token id. Columns: ``tokens`` (how many), ``rho``, ``traced``,
-    ``difference`` (Estimates); classes that do not occur are left out.
+    ``difference`` (Estimates) and ``over seeds``, the difference with an interval over training seeds (None
+    where a seed lacks the class); classes that do not occur are left out.
     """
     rho, traced = (traced_ratio(data.log_ratio, data.mask, **kw) for kw in ({"horizon": 1}, trace))
     of_token = np.asarray(classes)[data.token.numpy()]
@@ -103,15 +116,20 @@ def strength_frame(
         rows.append(
             {"tokens": name, "count": int(mask.sum())}
             | {k: estimate(data, shares, resamples, confidence) for k, shares in parts.items()}
+            | {"over seeds": over_seeds(data, more, confidence) if _in_every_seed(data, more) else None}
         )
     return pd.DataFrame(rows)
+
+
+def _in_every_seed(data: Pool, shares: Shares) -> bool:
+    return all(shares.denominator.numpy()[data.seed == seed].sum() > 0 for seed in data.seeds)
 
 
 def switch_frame(data: Pool, trace: dict[str, Any], resamples: int, confidence: float) -> pd.DataFrame:
     """Switch frequency of rho and rho * trace under every rule, beside what independent ratios would give.
 
-    Columns: ``rule``, ``rho``, ``traced``, ``ratio`` (traced over rho) and ``independent rho``,
-    ``independent traced``, all Estimates.
+    Columns: ``rule``, ``rho``, ``traced``, ``ratio`` (traced over rho), ``over seeds`` (that ratio with an
+    interval over training seeds) and ``independent rho``, ``independent traced``, all Estimates.
     """
     rho, traced = (traced_ratio(data.log_ratio, data.mask, **kw) for kw in ({"horizon": 1}, trace))
     rows = []
@@ -132,6 +150,8 @@ def switch_frame(data: Pool, trace: dict[str, Any], resamples: int, confidence: 
         if plain.numerator.sum() and plain.denominator.equal(corrected.denominator):
             ratio = Shares(corrected.numerator, plain.numerator)
             row["ratio"] = estimate(data, ratio, resamples, confidence)
+            if _in_every_seed(data, ratio):
+                row["over seeds"] = over_seeds(data, ratio, confidence)
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -89,9 +89,9 @@ DECLARED = _declared(
         id="nfpo-c3",
         test="""
             E|rho * trace - 1| minus E|rho - 1| in each token class of the embedded vocabulary that anything
-            can follow (digit, operator, separator; after the end token the trace is 1 by definition), with a
-            {confidence:.0%} bootstrap interval that resamples whole responses within each seed. Supported if
-            every lower end is above 0, contradicted if any upper end is below 0, else open.
+            can follow (digit, operator, separator; after the end token the trace is 1 by definition): mean
+            over training seeds with a {confidence:.0%} Student t interval. Supported if every lower end is
+            above 0, contradicted if any upper end is below 0, else open.
         """,
         statement="The trace-corrected ratio corrects more than the plain ratio in every token class.",
         parts={name: ("above", 0.0) for name in TOKEN_CLASSES},
@@ -104,8 +104,8 @@ DECLARED = _declared(
         id="nfpo-c4",
         test="""
             Switch frequency of rho * trace divided by that of rho (share of adjacent token pairs on
-            opposite sides of 1), with a {confidence:.0%} bootstrap interval that resamples whole
-            responses within each seed. 'About half' means at most 0.6, half plus a fifth. Supported if
+            opposite sides of 1): mean over training seeds with a {confidence:.0%} Student t interval.
+            'About half' means at most 0.6, half plus a fifth. Supported if
             the upper end is at most 0.6, contradicted if the lower end is above it, else open.
         """,
         parts={"ratio of switch frequencies": ("at_most", 0.6)},
