@@ -265,3 +265,17 @@ def test_the_segment_does_not_depend_on_the_order_of_records(records):
     one = longest_segment(records, 5)
     other = longest_segment(records.sample(frac=1, random_state=3), 5)
     assert one.to_dict("list") == other.to_dict("list")
+
+
+def test_the_interval_over_seeds_is_that_of_one_value_per_seed(records, data):
+    """Each seed's difference by a slow loop, then Student's t by hand."""
+    strength = strength_frame(data, CLASSES, TRACE, 50, 0.95).set_index("tokens")
+    values = []
+    for _, rows in records.groupby("seed"):
+        weights = [w for response in slow_weights(rows).values() for w in response]
+        values.append(np.mean([abs(traced - 1) - abs(rho - 1) for _, rho, traced in weights]))
+    found = strength.loc["all tokens", "over seeds"]
+    half = 12.706204736 * abs(values[0] - values[1]) / 2  # t(0.975, 1 degree of freedom) * sd / sqrt(2)
+    assert found.value == pytest.approx(np.mean(values), rel=1e-9)
+    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half), rel=1e-6)
+    assert found.n_unit == "seeds" and found.n == 2
