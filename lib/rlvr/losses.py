@@ -30,11 +30,14 @@ AGGREGATIONS = (
 class TokenLoss(NamedTuple):
     """Per-token loss and its derivative by ``log_prob``, both [B, T] and constant.
 
-    ``slope`` None: ``value`` carries its own autograd graph (a loss whose tokens depend on each other).
+    ``share`` None: token t's loss depends on token t's log-prob alone. Otherwise every loss of a row
+    depends on ``sum_k share_k l_k`` (a sequence ratio), and ``slope`` is its derivative by that sum.
+    ``slope`` None: ``value`` carries its own autograd graph.
     """
 
     value: Tensor
     slope: Tensor | None
+    share: Tensor | None = None
 
 
 def masked_policy_gradient(log_prob: Tensor, weight: Tensor, advantages: Tensor, keep: Tensor) -> TokenLoss:
@@ -58,7 +61,8 @@ def clipped_surrogate(
 ) -> tuple[TokenLoss, Tensor, Tensor]:
     """``-min(rho A, clip(rho, 1-el, 1+eh) A)``, for A < 0 at most ``-c A``; gradient through the ratio.
 
-    ``log_ratio``, ``response_mask`` [B, T]; ``advantages`` broadcasts; ``log_ratio`` is 0 where masked.
+    ``response_mask`` [B, T]; ``log_ratio`` [B, T], 0 where masked, or [B, 1] (a sequence ratio);
+    ``advantages`` broadcasts. The slope is the derivative by ``log_ratio``.
     Returns (loss, rho, active): ``active`` [B, T] is True where the clips let the gradient through. A
     ratio on the clip's bound itself keeps it.
     """
@@ -134,18 +138,24 @@ def aggregate(
 
 class _KnownSlope(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, log_prob: Tensor, value: Tensor, slope: Tensor) -> Tensor:
-        ctx.save_for_backward(slope)
+    def forward(ctx, log_prob: Tensor, value: Tensor, slope: Tensor, share: Tensor | None) -> Tensor:
+        ctx.save_for_backward(slope, share)
         ctx.dtype = log_prob.dtype
         return value.view_as(value)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor):
-        (slope,) = ctx.saved_tensors
-        return (grad * slope).to(ctx.dtype), None, None
+        slope, share = ctx.saved_tensors
+        grad = grad * slope
+        if share is not None:
+            grad = grad.sum(-1, keepdim=True) * share
+        return grad.to(ctx.dtype), None, None, None
 
 
-def attach(log_prob: Tensor, value: Tensor, slope: Tensor) -> Tensor:
-    """``value`` (a scalar, or [B, T]) with gradient ``slope`` [B, T] by ``log_prob``. First order only."""
-    return _KnownSlope.apply(log_prob, value, slope)
+def attach(log_prob: Tensor, value: Tensor, slope: Tensor, share: Tensor | None = None) -> Tensor:
+    """``value`` (a scalar, or [B, T]) with the gradient of :class:`TokenLoss` by ``log_prob``.
+
+    ``slope`` is then the derivative of the scalar, or of each token's loss. First order only.
+    """
+    return _KnownSlope.apply(log_prob, value, slope, share)

@@ -5,6 +5,8 @@ With rollout policy mu, current policy pi and response mask m:
     l_t = log pi(y_t|s_t) - log mu(y_t|s_t)      log ratio, 0 where m_t = 0
     rho_t = exp(l_t)                             token ratio
     Gamma_{t+1}^(N) = prod_{j=t+1}^{min(t+N-1, T)} rho_j     N-step forward trace, empty product = 1
+    s = exp(sum_t m'_t l_t / max(1, sum_t m'_t))              (masked) sequence ratio
+    r_t = exp(sum_{k=1}^K b_k l_t^(k))                        block ratio over K tokens
 
 Everything is computed in log space, in float32 at least; products are differences of float64 prefix
 sums, so their cost does not depend on N and no [B, T, N] tensor exists.
@@ -174,3 +176,95 @@ def _has_holes(valid: Tensor) -> bool:
     """Whether a row has a masked position between two valid ones."""
     starts = (valid[:, 1:] > valid[:, :-1]).sum(-1) + valid[:, 0]
     return bool((starts > 1).any())
+
+
+def sequence_log_ratio(
+    log_ratio: Tensor, response_mask: Tensor, token_mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """``log s = sum_t m'_t l_t / max(1, sum_t m'_t)`` of each row, and the share of each token in it.
+
+    Args: three tensors [B, T]; ``log_ratio`` is 0 where masked. ``token_mask`` m' marks the tokens that
+    count (None: every valid token, GSPO's length-normalised ratio); masked tokens never do.
+    Returns (log s [B, 1], share [B, T] with ``d log s / d l_t``). A row without a marked token has
+    ``log s = 0`` and no share. Source: [text: IBPO I.2].
+    """
+    marked = response_mask.bool() if token_mask is None else response_mask.bool() & token_mask.bool()
+    count = marked.sum(-1, keepdim=True).clamp_min(1).to(log_ratio.dtype)
+    total = log_ratio if token_mask is None else torch.where(marked, log_ratio, 0.0)
+    return total.sum(-1, keepdim=True) / count, marked / count
+
+
+def block_weights(blocks: int, mtp_weight: float = 0.2, decay: float = 0.8) -> list[float]:
+    """Weights ``b_1 .. b_K`` of MPO's block ratio, which sum to 1.
+
+    ``b_1 = 1 - S``, ``b_{k+1} = decay * b_k`` for k >= 2, ``sum_{k>=2} b_k = S``; K = 1 gives [1].
+
+    Args: ``blocks`` = K >= 1, the tokens in a block; ``mtp_weight`` = S in [0, 1), the share of the MTP
+    modules (10-20 % is best, below 30 % always [text: MPO 5.4, 5.5]); ``decay`` in (0, 1], 0.8 [text: 5.4].
+    The recursion itself is a [choice].
+    """
+    if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
+        raise ValueError(f"blocks={blocks!r}: allowed are integers >= 1 (1 = the token's own ratio)")
+    if not 0 <= mtp_weight < 1:
+        raise ValueError(f"mtp_weight={mtp_weight!r}: allowed are 0 <= mtp_weight < 1")
+    if not 0 < decay <= 1:
+        raise ValueError(f"decay={decay!r}: allowed are 0 < decay <= 1")
+    if blocks == 1:
+        return [1.0]
+    raw = [decay**k for k in range(blocks - 1)]
+    return [1 - mtp_weight] + [mtp_weight * weight / sum(raw) for weight in raw]
+
+
+def block_mask(response_mask: Tensor, blocks: int) -> Tensor:
+    """Which MTP log ratios exist, [B, T, K-1] bool: position t and its target t+k-1 (k = 2..K) are valid."""
+    valid = response_mask.bool()
+    width = valid.shape[-1]
+    ahead = [torch.nn.functional.pad(valid, (0, k))[:, k : k + width] for k in range(1, blocks)]
+    if not ahead:
+        return valid.new_zeros(*valid.shape, 0)
+    return torch.stack(ahead, -1) & valid[..., None]
+
+
+def block_log_ratio(log_ratio: Tensor, mtp_log_ratio: Tensor, weights: list[float]) -> Tensor:
+    """``sum_k b_k l_t^(k)``, the logarithm of MPO's block ratio, [B, T].
+
+    Args: ``log_ratio`` [B, T], the backbone's, and ``mtp_log_ratio`` [B, T, K-1], entry [i, t, k-2] that of
+    token ``y_{t+k-1}`` predicted by module k from position t; both 0 where they do not exist, so that a
+    position past the end contributes nothing. ``weights`` = K numbers (:func:`block_weights`).
+    Source: [public: the weighted log-sum of MPO's OpenReview discussion].
+    """
+    if len(weights) != mtp_log_ratio.shape[-1] + 1:
+        raise ValueError(
+            f"weights has {len(weights)} entries: allowed is one per token of the block, "
+            f"{mtp_log_ratio.shape[-1] + 1}"
+        )
+    total = weights[0] * log_ratio
+    for k, weight in enumerate(weights[1:]):
+        total = total + weight * mtp_log_ratio[..., k]
+    return total
+
+
+def discounted_future(values: Tensor, response_mask: Tensor, half_life: float) -> Tensor:
+    """``F_t = sum_{k>=t} g^(k-t) v_k`` over valid tokens, ``g = 2^(-1/half_life)``, [B, T] float64.
+
+    ``k - t`` counts valid tokens [choice]. ``values`` [B, T] is 0 where masked; what the result holds at
+    masked places carries no meaning. ``half_life`` > 0 in tokens, inf = no discount.
+    Source: [public: FIPO's discounted future KL].
+    """
+    if not half_life > 0:
+        raise ValueError(f"half_life={half_life!r}: allowed are numbers > 0 (tokens; inf = no discount)")
+    ordinal = response_mask.bool().cumsum(-1).double()
+    # g^-k is a factor inside a suffix sum; chunks keep it within float64's range.
+    width = values.shape[-1]
+    chunk = width if math.isinf(half_life) else max(1, int(900 * half_life))
+    parts, carry = [], values.new_zeros(len(values), 1, dtype=torch.float64)
+    for end in range(width, 0, -chunk):
+        at = slice(max(0, end - chunk), end)
+        age = (ordinal[:, at] - ordinal[:, at.start : at.start + 1]) / half_life
+        weighted = values[:, at].double() * torch.exp2(-age)
+        ahead = weighted.flip(-1).cumsum(-1).flip(-1)
+        # carry is F at the next chunk's first position, one token further if that is valid
+        step = response_mask[:, end : end + 1].bool().double() / half_life if end < width else 0.0
+        parts.append(torch.exp2(age) * ahead + torch.exp2(age - age[:, -1:] - step) * carry)
+        carry = parts[-1][:, :1]
+    return torch.cat(parts[::-1], -1)

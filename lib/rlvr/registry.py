@@ -35,9 +35,11 @@ class Batch:
     live_log_prob: Tensor  # the caller's tensor, with its autograd graph
     check: bool
 
-    def select(self, log_prob: Tensor, name: str) -> Tensor:
-        """A further log-prob argument [B, T], checked and cleaned like the others."""
-        return _select(name, log_prob, self.valid, self.log_prob.dtype, self.check)
+    def select(self, log_prob: Tensor, name: str, exists: Tensor | None = None) -> Tensor:
+        """A further log-prob argument, checked and cleaned like the others; ``exists`` [B, T, ...] bool says
+        where it has values (default: at the valid tokens)."""
+        exists = self.valid if exists is None else exists
+        return _select(name, log_prob, exists, self.log_prob.dtype, self.check)
 
 
 @dataclass
@@ -121,11 +123,11 @@ class Objective:
             )
             terms = self._recipe(batch, **parameters)
             metrics = _summarise(terms, batch)
-        value, slope = terms.loss
+        value, slope, share = terms.loss
         if reduction == "loss":
             value = (value * scale).sum()
             slope = None if slope is None else slope * scale
-        return (value if slope is None else attach(log_prob, value, slope)), metrics
+        return (value if slope is None else attach(log_prob, value, slope, share)), metrics
 
 
 def register(loss_agg_mode: str) -> Callable[[Recipe], Objective]:
@@ -175,9 +177,8 @@ def _prepare(
     if check:
         _check_shapes(log_prob, old_log_prob, advantages, response_mask)
     valid = response_mask.bool()
-    if check and not torch.equal(valid.to(response_mask.dtype), response_mask):
-        other = response_mask[(response_mask != 0) & (response_mask != 1)][0].item()
-        raise ValueError(f"response_mask holds {other}: allowed are 0 and 1")
+    if check:
+        check_binary("response_mask", response_mask)
     dtype = compute_dtype(log_prob, old_log_prob)
     new = _select("log_prob", log_prob, valid, dtype, check, finite=True)
     old = _select("old_log_prob", old_log_prob, valid, dtype, check)
@@ -199,7 +200,7 @@ def _select(
     if check:
         _check_log_prob_shape(name, log_prob, valid)
     selected = torch.where(valid, log_prob.detach().to(dtype), 0.0)
-    if check:
+    if check and selected.numel():
         lowest, highest = torch.aminmax(selected)  # one pass; NaN propagates and fails the comparison
         if not highest <= POSITIVE_LOG_PROB or (finite and lowest == -torch.inf):
             wrong = ~(selected <= POSITIVE_LOG_PROB) | (selected == -torch.inf)
@@ -208,6 +209,13 @@ def _select(
                 f"<= 0{', finite' if finite else ''}"
             )
     return selected
+
+
+def check_binary(name: str, mask: Tensor) -> None:
+    """ValueError unless ``mask`` holds 0 and 1 only."""
+    if not torch.equal(mask.bool().to(mask.dtype), mask):
+        other = mask[(mask != 0) & (mask != 1)][0].item()
+        raise ValueError(f"{name} holds {other}: allowed are 0 and 1")
 
 
 def _check_shapes(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor) -> None:
@@ -232,8 +240,8 @@ def _check_shapes(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, re
 def _check_log_prob_shape(name: str, value: Tensor, mask: Tensor) -> None:
     if not isinstance(value, Tensor) or value.shape != mask.shape or not value.is_floating_point():
         raise ValueError(
-            f"{name} is {_describe(value)}: allowed is a floating tensor of response_mask's shape "
-            f"{list(mask.shape)}"
+            f"{name} is {_describe(value)}: allowed is a floating tensor of shape {list(mask.shape)}, as "
+            "response_mask says"
         )
 
 

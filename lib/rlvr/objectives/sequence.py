@@ -1,0 +1,161 @@
+"""One ratio per response: GSPO, its token and masked variants, and the geometric mean of clipped ratios."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rlvr.losses import TokenLoss, clipped_surrogate
+from rlvr.ratios import bounded_exp, sequence_log_ratio
+from rlvr.registry import Batch, Terms, check_binary, register
+
+SEQUENCE_BOUND = 10.0  # nats, on the mean log ratio [public: verl]
+
+
+def _sequence(
+    batch: Batch, clip_low: float, clip_high: float, ratio_bound: float, token_mask: Tensor | None = None
+) -> tuple[TokenLoss, Terms]:
+    """(loss with slopes by log s, terms): GSPO's surrogate, one ratio for the whole row."""
+    log_ratio, share = sequence_log_ratio(batch.log_ratio, batch.valid, token_mask)
+    loss, ratio, active = clipped_surrogate(
+        log_ratio, batch.advantages, batch.valid, clip_low, clip_high, None, ratio_bound
+    )
+    loss = TokenLoss(*loss[:2], share)
+    ratio = torch.where(batch.valid, ratio, 1.0)
+    clipped = ~active & (batch.advantages != 0) & batch.valid
+    return loss, Terms(loss, ratio, ratio, shares={"clip_fraction": clipped})
+
+
+@register("seq-mean-token-mean")
+def gspo(
+    batch: Batch, *, clip_low: float = 3e-4, clip_high: float = 4e-4, ratio_bound: float = SEQUENCE_BOUND
+) -> Terms:
+    """Clipped surrogate over one length-normalised ratio per response.
+
+    Formula:
+        s_i    = exp(1/n_i sum_t l_t),  |log s_i| <= ratio_bound
+        loss_t = -min(s_i A_t, clip(s_i, 1 - clip_low, 1 + clip_high) A_t)   the same for all t if A_t = A_i
+
+    In short: s_i | PPO clip on s_i
+
+    Args:
+        clip_low: distance of the lower bound from the ratio 1, 3e-4 [public: GSPO 5.1]
+        clip_high: distance of the upper bound from the ratio 1, 4e-4 [public: GSPO 5.1]; token clips of 0.2
+            never act on a sequence ratio
+        ratio_bound: bound on |log s| in nats, 10 [public: verl, above only]
+    Detached: the advantage and the decision what is clipped; the gradient of s reaches all tokens of a row.
+    Metrics: clip_fraction, the share of tokens in responses whose ratio was clipped; the ratio_* metrics are
+        those of s, kl that of the token log ratios.
+    Deviations: none. verl's gspo is this method's token variant with the configured aggregation: the same
+        gradient where advantages are constant in a row (docs/same-name.md).
+    Sources: GSPO (arXiv 2507.18071) Eq. 5-7; [text: IBPO I.2].
+    """
+    return _sequence(batch, clip_low, clip_high, ratio_bound)[1]
+
+
+@register("seq-mean-token-mean")
+def gspo_token(
+    batch: Batch, *, clip_low: float = 3e-4, clip_high: float = 4e-4, ratio_bound: float = SEQUENCE_BOUND
+) -> Terms:
+    """GSPO for advantages that differ within a response: the value of s, the gradient of the token.
+
+    Formula:
+        s_t    = sg(s_i) pi(y_t|s_t) / sg(pi(y_t|s_t))
+        loss_t = -min(s_t A_t, clip(s_t, 1 - clip_low, 1 + clip_high) A_t)
+
+    In short: s_i, gradient of token t | PPO clip on s_i
+
+    Args:
+        clip_low: distance of the lower bound from the ratio 1, 3e-4 [public: GSPO 5.1]
+        clip_high: distance of the upper bound from the ratio 1, 4e-4 [public: GSPO 5.1]
+        ratio_bound: bound on |log s| in nats, 10 [public: verl, above only]
+    Detached: s_i as a value, the advantage, the decision what is clipped; each token keeps its own gradient.
+    Metrics: as gspo.
+    Deviations: none. With one advantage per response its gradient is gspo's.
+    Sources: GSPO (arXiv 2507.18071) Eq. 13-14.
+    """
+    loss, terms = _sequence(batch, clip_low, clip_high, ratio_bound)
+    terms.loss = TokenLoss(loss.value, loss.slope)
+    return terms
+
+
+@register("seq-mean-token-mean")
+def masked_gspo(
+    batch: Batch,
+    *,
+    token_mask: Tensor | None = None,
+    clip_low: float = 3e-4,
+    clip_high: float = 4e-4,
+    ratio_bound: float = SEQUENCE_BOUND,
+) -> Terms:
+    """GSPO whose ratio, and so its gradient, holds marked tokens only (IBPO's mask variant).
+
+    Formula:
+        s_i    = exp(1/M_i sum_t m'_t l_t),  M_i = max(1, sum_t m'_t)
+        loss_t = -min(s_i A_t, clip(s_i, 1 - clip_low, 1 + clip_high) A_t)
+
+    In short: masked s_i | PPO clip on s_i
+
+    Args:
+        token_mask: m' [B, T], 0/1, the tokens to update; None: all of them, which is gspo
+        clip_low: distance of the lower bound from the ratio 1, 3e-4 [public: GSPO 5.1]
+        clip_high: distance of the upper bound from the ratio 1, 4e-4 [public: GSPO 5.1]
+        ratio_bound: bound on |log s| in nats, 10 [public: verl, above only]
+    Detached: the advantage, the mask and the decision what is clipped; unmarked tokens get no gradient.
+    Metrics: as gspo; marked_fraction, the share of tokens that token_mask marks.
+    Deviations: none. Aggregation counts every valid token of a row, marked or not: the loss of a response is
+        one number, whatever was marked. A response without a mark has ratio 1 and no gradient.
+    Sources: [text: IBPO Eq. 7, G.2, I.2].
+    """
+    if token_mask is not None:
+        if not isinstance(token_mask, Tensor) or token_mask.shape != batch.valid.shape:
+            raise ValueError(
+                f"token_mask is {getattr(token_mask, 'shape', token_mask)!r}: allowed are None and a tensor "
+                f"of response_mask's shape {list(batch.valid.shape)}"
+            )
+        if batch.check:
+            check_binary("token_mask", torch.where(batch.valid, token_mask, torch.zeros_like(token_mask)))
+    terms = _sequence(batch, clip_low, clip_high, ratio_bound, token_mask)[1]
+    marked = batch.valid if token_mask is None else batch.valid & token_mask.bool()
+    terms.shares["marked_fraction"] = marked
+    return terms
+
+
+@register("seq-mean-token-mean")
+def gmpo(
+    batch: Batch, *, clip_low: float = 0.4, clip_high: float = 0.4, ratio_bound: float = SEQUENCE_BOUND
+) -> Terms:
+    """Geometric mean of token ratios that are clipped one by one, one-sided, in log space.
+
+    Formula:
+        c_t    = min(l_t, clip_high)                      where A_t > 0
+        c_t    = max(l_t, -clip_low)                      elsewhere
+        R_i    = exp(1/n_i sum_t c_t),  |log R_i| <= ratio_bound
+        loss_t = -R_i A_t
+
+    In short: R_i of clipped rho_t | PPO clip, per token, in log space
+
+    Args:
+        clip_low: smallest log ratio is -clip_low (nats) where the push is down, 0.4 [public: GMPO]
+        clip_high: largest log ratio (nats) where the push is up, 0.4 [public: GMPO]
+        ratio_bound: bound on |log R| in nats, 10 [choice: as gspo; verl has none]
+    Detached: the advantage and the decision what is clipped; the gradient of R reaches the unclipped tokens.
+    Metrics: clip_fraction, the share of clipped tokens; the ratio_* metrics are those of R, kl that of the
+        token log ratios.
+    Deviations: averaged over responses with at least one valid token; verl divides by all rows of the batch,
+        whatever aggregation is configured, and its n_i by n_i + 1e-8.
+    Sources: GMPO (arXiv 2507.20673) Eq. 4.
+    """
+    for name, value in (("clip_low", clip_low), ("clip_high", clip_high)):
+        if not value > 0:
+            raise ValueError(f"{name}={value!r}: allowed are numbers > 0 (nats; inf = no clip)")
+    up = batch.advantages > 0
+    clipped = torch.where(up, batch.log_ratio.clamp(max=clip_high), batch.log_ratio.clamp(min=-clip_low))
+    kept = (clipped == batch.log_ratio) & batch.valid
+    log_ratio, share = sequence_log_ratio(clipped, batch.valid)
+    ratio = bounded_exp(log_ratio, ratio_bound)
+    value = torch.where(batch.valid, ratio * batch.advantages, 0.0).neg_()
+    slope = torch.where(log_ratio.abs() <= ratio_bound, value, 0.0)
+    ratio = torch.where(batch.valid, ratio, 1.0)
+    loss = TokenLoss(value, slope, torch.where(kept, share, 0.0))
+    return Terms(loss, ratio, ratio, shares={"clip_fraction": ~kept & batch.valid & (batch.advantages != 0)})
