@@ -1,11 +1,14 @@
 # Every target sets up what it needs. `make help` lists them.
 SCALE ?= laptop
 VENV ?= .venv
+VENV_VERL ?= .venv-verl
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 PORT ?= 8888
 
 BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/.ready
+BIN_VERL := $(CURDIR)/$(VENV_VERL)/bin
+READY_VERL := $(VENV_VERL)/.ready
 # The environment's programs first, also for the `python` in dvc.yaml.
 export PATH := $(BIN):$(PATH)
 export PYTHONPATH :=
@@ -14,24 +17,36 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
+CHECK_PYTHON = $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v.major}.{v.minor}; make PYTHON=/path/to/python3.11")'
+
 GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help env repro test lint unit graph lab notebooks bench clean
+.PHONY: help env env-verl repro test lint unit test-verl graph lab notebooks bench clean
 
 help: ## what can be made
 	@echo "make TARGET [SCALE=laptop|smoke]"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(READY) ## the environment in .venv (pip, pinned by constraints.txt)
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v.major}.{v.minor}; make PYTHON=/path/to/python3.11")'
+	@$(CHECK_PYTHON)
 	@test -x $(BIN)/python || { echo "making $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing the environment (about two minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[notebooks,dev]'
 	@$(BIN)/python -m ipykernel install --sys-prefix --name python3 --display-name 'Python 3 (ipykernel)' > /dev/null
 	@touch $(READY)
+
+env-verl: $(READY_VERL) ## the environment with verl and TRL in .venv-verl (pinned by constraints-verl.txt)
+
+$(READY_VERL): pyproject.toml constraints-verl.txt
+	@$(CHECK_PYTHON)
+	@test -x $(BIN_VERL)/python || { echo "making $(VENV_VERL) with $(PYTHON)"; $(PYTHON) -m venv $(VENV_VERL); }
+	@echo "installing verl's environment (about three minutes the first time)"
+	@$(BIN_VERL)/python -m pip install --quiet --disable-pip-version-check -c constraints-verl.txt -e '.[dev,verl,bench]'
+	@echo '*' > $(VENV_VERL)/.gitignore
+	@touch $(READY_VERL)
 
 repro: $(READY) ## run the graph at SCALE and say where the report is
 	@test -f $(GRAPH) || { echo "SCALE=$(SCALE) does not exist; scales: laptop $$(ls pipelines/scales | tr '\n' ' ')"; exit 2; }
@@ -39,13 +54,16 @@ repro: $(READY) ## run the graph at SCALE and say where the report is
 	@dvc repro $(GRAPH)
 	@python -m pipelines.summary $(SCALE)
 
-test: lint unit graph ## lint, unit tests, then the smoke graph and the notebooks in a temporary clone
+test: lint unit test-verl graph ## lint, unit tests, parity with verl and TRL, then the smoke graph in a temporary clone
 
 lint: $(READY) ## ruff and the notebook rules
 	@ruff check . && ruff format --check . && python -m pipelines.lint
 
 unit: $(READY) ## unit tests
 	@pytest
+
+test-verl: $(READY_VERL) ## the plugin for verl, and parity with verl and TRL
+	@$(BIN_VERL)/python -m pytest -m verl $$(grep -rl 'mark\.verl' tests --include='test_*.py')
 
 graph: $(READY) ## the smoke graph in a temporary clone: kill, resume, re-run, nbval
 	@pytest -m graph -s
@@ -56,10 +74,11 @@ lab: $(READY) ## JupyterLab on the notebooks
 notebooks: $(READY) ## re-execute all notebooks in place at scale smoke (after `make repro SCALE=smoke`)
 	@python -m pipelines.refresh
 
-bench: $(READY) ## speed against transformers' generate and TRL (installs TRL)
+bench: $(READY) $(READY_VERL) ## speed against transformers' generate, TRL and verl (installs them)
 	@python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/sampling.py
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/iteration.py
+	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN_VERL)/python bench/losses.py
 
 clean: ## remove what runs left (not the environment, not the reports)
 	rm -rf runs .work

@@ -2,13 +2,18 @@
 
 import inspect
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
 from objective_cases import INF, NAMES, make_batch, run
 
 from rlvr import objectives
+from rlvr.config import Recipe, load_scale
 from rlvr.objectives import merge_metrics
+from rlvr.recipes import check_recipes
+
+PROJECT = Path(__file__).parent.parent
 
 # --- the registry -------------------------------------------------------------------------------------
 
@@ -128,3 +133,20 @@ def test_merge_metrics():
     assert merge_metrics(parts) == pytest.approx({"tokens": 10, "kl": 0.1, "ratio_max": 2.0})
     with pytest.raises(ValueError, match="parts is empty"):
         merge_metrics([])
+
+
+def test_tensor_parameters_and_what_an_objective_needs():
+    assert objectives.nfpo.tensors == ("rollout_log_prob",) and objectives.nfpo.needs == ()
+    assert objectives.mpo.tensors == objectives.mpo.needs == ("mtp_log_prob", "old_mtp_log_prob")
+    assert objectives.masked_gspo.tensors == objectives.masked_gspo.needs == ("token_mask",)
+    for name in NAMES:
+        objective = objectives.get(name)
+        assert set(objective.needs) <= set(objective.tensors) <= set(objective.parameters)
+
+
+def test_a_recipe_cannot_ask_the_local_engine_for_what_it_does_not_make():
+    scale = load_scale(PROJECT / "params.yaml")
+    for name, missing in (("mpo", "mtp_log_prob"), ("masked_gspo", "token_mask")):
+        recipes = {**scale.recipes, "arm": Recipe(objective=name)}
+        with pytest.raises(ValueError, match=rf"recipes.arm: objective='{name}' needs {missing}"):
+            check_recipes(scale.model_copy(update={"recipes": recipes}))

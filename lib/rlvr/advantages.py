@@ -1,12 +1,15 @@
-"""Advantages: group relative rewards, and GAE for objectives with a critic."""
+"""Advantages: group relative rewards, the groups worth training on, and GAE for objectives with a critic."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from rlvr.rewards import check_accuracy
 
 StdKind = Literal["unbiased", "biased", "none"]
 
@@ -43,15 +46,13 @@ def group_relative(
         raise ValueError(f"std={std!r}: allowed are 'unbiased', 'biased' and 'none'")
     if not eps >= 0:
         raise ValueError(f"eps={eps!r}: allowed are numbers >= 0")
-    if len(group_ids) != len(rewards):
-        raise ValueError(f"group_ids has {len(group_ids)} entries: allowed is one per reward, {len(rewards)}")
+    group, groups = _index_groups(group_ids, rewards)
     if torch.isinf(rewards).any():
         raise ValueError("rewards hold an infinity: allowed are finite numbers and NaN (missing)")
 
     dtype = torch.float64 if rewards.dtype == torch.float64 else torch.float32
     if not len(rewards):
         return rewards.to(dtype)
-    group, groups = _index_groups(group_ids, rewards.device)
     present = ~rewards.isnan()
     value = torch.where(present, rewards.double(), 0.0)
 
@@ -78,14 +79,103 @@ def group_relative(
     return torch.where(informative, centred / scale, 0.0).to(dtype)
 
 
-def _index_groups(group_ids: Tensor | Sequence[Hashable], device: torch.device) -> tuple[Tensor, int]:
-    """Group ids as indices 0..groups-1."""
+class InformativeGroups(NamedTuple):
+    """What :func:`informative_groups` found."""
+
+    mask: Tensor  # [B] bool: present responses of informative groups
+    group_ids: tuple[Hashable, ...]  # of the informative groups, in order of first appearance
+
+
+def informative_groups(accuracy: Tensor, group_ids: Tensor | Sequence[Hashable]) -> InformativeGroups:
+    """Dynamic sampling: groups with a right and a wrong answer, ``0 < sum r < n`` [public: DAPO Eq. 11].
+
+    Args:
+        accuracy: the verdict per response [B], in {0, 1}, never a shaped reward: under an overlong penalty
+            a group of wrong answers has a spread, would pass, and teach to be wrong briefly. Other values
+            are an error. NaN is a missing sample: not counted, and False in the mask.
+        group_ids: as in :func:`group_relative`, unique over all generated batches.
+
+    A group with one response present is not informative, its advantage being 0; verl's recipe keeps it.
+    That recipe asks for a standard deviation > 0 of any metric, which rounding can fake.
+    """
+    right, present = check_accuracy("accuracy", accuracy, 1)
+    group, groups = _index_groups(group_ids, accuracy)
+
+    def per_group(flags: Tensor) -> Tensor:
+        return torch.zeros(groups, dtype=torch.long, device=flags.device).index_add_(0, group, flags.long())
+
+    correct = per_group(right)
+    kept = ((correct > 0) & (correct < per_group(present)))[group]
+    names = group_ids.tolist() if isinstance(group_ids, Tensor) else group_ids
+    return InformativeGroups(
+        kept & present, tuple(dict.fromkeys(n for n, k in zip(names, kept.tolist(), strict=True) if k))
+    )
+
+
+class SamplingPlan(NamedTuple):
+    """What to do after a generated batch."""
+
+    status: Literal["done", "sample", "exhausted"]
+    missing: int  # informative prompts still needed
+    message: str  # why sampling ended short of the target; "" unless exhausted
+
+
+def plan_sampling(
+    kept: int, target: int, generated_batches: int, max_batches: int | None = None
+) -> SamplingPlan:
+    """Whether dynamic sampling needs another generated batch [public: verl's DAPO recipe].
+
+    Args:
+        kept: informative prompts collected so far, over all generated batches of this step.
+        target: prompts in a training batch. Of a surplus the recipe trains on the first ``target``.
+        generated_batches: batches generated for this step, that of the latest prompts included.
+        max_batches: after so many, an unfilled batch is an error. None: no limit (verl writes 0).
+    """
+    for name, value, lowest in (
+        ("kept", kept, 0),
+        ("target", target, 1),
+        ("generated_batches", generated_batches, 0),
+        ("max_batches", max_batches, 1),
+    ):
+        if value is None and name == "max_batches":
+            continue
+        try:
+            allowed = not isinstance(value, bool) and operator.index(value) >= lowest
+        except TypeError:
+            allowed = False
+        if not allowed:
+            no_limit = "None (no limit) and " if name == "max_batches" else ""
+            raise ValueError(f"{name}={value!r}: allowed are {no_limit}integers >= {lowest}")
+    missing = max(0, target - kept)
+    if not missing:
+        return SamplingPlan("done", 0, "")
+    if max_batches is None or generated_batches < max_batches:
+        return SamplingPlan("sample", missing, "")
+    return SamplingPlan(
+        "exhausted",
+        missing,
+        f"{generated_batches} generated batches gave {kept} of target={target} prompts with right and wrong "
+        f"answers: raise max_batches={max_batches} (None: no limit), lower target, or take prompts that the "
+        "policy solves sometimes",
+    )
+
+
+def _index_groups(group_ids: Tensor | Sequence[Hashable], per: Tensor) -> tuple[Tensor, int]:
+    """Group ids, one per entry of ``per`` [B], as indices 0..groups-1."""
+    if isinstance(group_ids, Tensor) and group_ids.ndim != 1:
+        raise ValueError(
+            f"group_ids with shape {tuple(group_ids.shape)}: allowed is [B], one id per response"
+        )
+    if len(group_ids) != len(per):
+        raise ValueError(f"group_ids has {len(group_ids)} entries: allowed is one per response, {len(per)}")
     if isinstance(group_ids, Tensor):
-        unique, index = torch.unique(group_ids.to(device), return_inverse=True)
+        unique, index = torch.unique(group_ids.to(per.device), return_inverse=True)
         return index, len(unique)
+    if any(isinstance(name, Tensor) for name in group_ids):  # each hashes as itself: all groups of one
+        raise ValueError("group_ids is a sequence of tensors: allowed are one tensor [B] and hashable values")
     known: dict[Hashable, int] = {}
-    index = torch.tensor([known.setdefault(name, len(known)) for name in group_ids], device=device)
-    return index, len(known)
+    index = [known.setdefault(name, len(known)) for name in group_ids]
+    return torch.tensor(index, dtype=torch.long, device=per.device), len(known)
 
 
 def gae(
@@ -95,10 +185,11 @@ def gae(
 
     ``delta_t = r_t + gamma V_{t'} - V_t`` and ``A_t = delta_t + gamma lam A_{t'}``, where t' is the next
     *valid* token after t; V and A are 0 past the last one. Masked tokens (holes, padding) are skipped as
-    if they were not there, and whatever they hold (NaN too) is ignored.
+    if they were not there, and whatever they hold (NaN, a reward) is ignored.
 
     Args: ``rewards``, ``values``, ``response_mask`` [B, T]. gamma = lam = 1 [text: terminal reward].
-    Returns (advantages, returns), both [B, T], 0 where masked; returns = advantages + values; not whitened.
+    Returns (advantages, returns), both [B, T], 0 where masked; returns = advantages + values. verl whitens
+    the advantages next, after it took the returns: :func:`whiten`.
     """
     if not (rewards.shape == values.shape == response_mask.shape) or rewards.ndim != 2:
         raise ValueError(
@@ -121,3 +212,43 @@ def gae(
         next_value = torch.where(valid[:, t], values[:, t], next_value)
         next_advantage = torch.where(valid[:, t], advantage, next_advantage)
     return advantages, torch.where(valid, advantages + values, 0.0)
+
+
+def whiten(advantages: Tensor, response_mask: Tensor, std: StdKind = "unbiased", eps: float = 1e-8) -> Tensor:
+    """``(A - mean A) / sqrt(Var A + eps)`` over all valid tokens, [B, T], 0 where masked.
+
+    Args:
+        advantages: [B, T], of the *whole* batch: whitening micro-batches one by one gives other numbers.
+        response_mask: [B, T], 0/1. What masked places hold (NaN too) does not matter; verl whitens them
+            along, here they are 0.
+        std: ``unbiased`` variance, M / (M - 1) with M valid tokens [public: verl], ``biased``, or ``none``
+            to centre only.
+        eps: inside the root [public: verl], unlike that of :func:`group_relative`.
+
+    Equal advantages, a single valid token and none at all give exactly 0 (verl raises at one token, and
+    leaves the rounding of the mean at equal ones). Deviations are taken from the mean in float64, in two
+    passes. Returns the dtype of ``advantages``, at least float32.
+    """
+    if advantages.ndim != 2 or advantages.shape != response_mask.shape:
+        raise ValueError(
+            f"advantages {tuple(advantages.shape)}, response_mask {tuple(response_mask.shape)}: allowed is "
+            "one common shape [B, T]"
+        )
+    if std not in ("unbiased", "biased", "none"):
+        raise ValueError(f"std={std!r}: allowed are 'unbiased', 'biased' and 'none'")
+    if not eps >= 0:
+        raise ValueError(f"eps={eps!r}: allowed are numbers >= 0")
+    dtype = torch.float64 if advantages.dtype == torch.float64 else torch.float32
+    valid = response_mask.bool()
+    values = advantages[valid].double()
+    if not values.isfinite().all():
+        wrong = values[~values.isfinite()][0].item()
+        raise ValueError(f"advantages holds {wrong} at a valid token: allowed are finite numbers")
+    whitened = torch.zeros_like(advantages, dtype=dtype)
+    if len(values) and values.min() < values.max():
+        values = values - values.mean()
+        if std != "none":
+            count = len(values) - 1 if std == "unbiased" else len(values)
+            values = values / (values.square().sum() / count + eps).sqrt()
+        whitened[valid] = values.to(dtype)
+    return whitened

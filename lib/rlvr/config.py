@@ -192,6 +192,23 @@ class Surrogate(_Section):
     seed: int
 
 
+class Exactness(_Section):
+    """Random policies whose every response is listed: bias and variance of each objective's gradient."""
+
+    policies: Annotated[int, Field(ge=2)]  # of each kind
+    vocabulary: Annotated[int, Field(ge=2, le=4)]
+    length: Annotated[int, Field(ge=5, le=6)]  # longer than NFPO's N = 4
+    distances: tuple[float, ...]  # largest total variation between rollout and current policy over the states
+    seed: Count
+
+    @model_validator(mode="after")
+    def _distances_rise(self) -> Exactness:
+        d = self.distances
+        if len(d) < 3 or d[0] != 0 or list(d) != sorted(set(d)) or d[-1] >= 0.5:
+            raise ValueError(f"distances={list(d)} must be 0 and at least two more, rising, below 0.5")
+        return self
+
+
 class Report(_Section):
     confidence: Annotated[float, Field(gt=0.5, lt=1)]
     bootstrap: Positive
@@ -217,6 +234,7 @@ class Scale(_Section):
     theory: Theory
     dynamics: Dynamics
     surrogate: Surrogate
+    exactness: Exactness
     report: Report
 
     @model_validator(mode="after")

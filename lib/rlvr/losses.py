@@ -141,7 +141,7 @@ class _KnownSlope(torch.autograd.Function):
     def forward(ctx, log_prob: Tensor, value: Tensor, slope: Tensor, share: Tensor | None) -> Tensor:
         ctx.save_for_backward(slope, share)
         ctx.dtype = log_prob.dtype
-        return value.view_as(value)
+        return value.clone()  # no view, so that a caller may add to the loss in place
 
     @staticmethod
     @torch.autograd.function.once_differentiable

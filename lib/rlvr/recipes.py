@@ -18,6 +18,11 @@ def check_recipes(scale: Scale) -> None:
     for arm, recipe in scale.recipes.items():
         try:
             objective = objectives.get(recipe.objective)
+            if objective.needs:
+                raise ValueError(
+                    f"objective={objective.name!r} needs {', '.join(objective.needs)}, which the local "
+                    "engine does not make; without them it would be another objective"
+                )
             objective(-one, -one, one[0], one, loss_agg_mode=scale.train.loss_agg_mode, **recipe.parameters)
         except (ValueError, TypeError) as error:
             raise ValueError(f"recipes.{arm}: {error}") from None

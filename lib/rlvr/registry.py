@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import update_wrapper
 from typing import Any, Literal
@@ -59,14 +59,20 @@ _REGISTRY: dict[str, Objective] = {}
 
 
 class Objective:
-    """A registered recipe; calling it is described at the top of this module."""
+    """A registered recipe; calling it is described in :mod:`rlvr.objectives`.
 
-    def __init__(self, recipe: Recipe, loss_agg_mode: str):
+    ``parameters`` are the recipe's own, with their defaults; ``tensors`` names those that take tensors,
+    ``needs`` the tensors without which it is another objective, so that a trainer that has none refuses.
+    """
+
+    def __init__(self, recipe: Recipe, loss_agg_mode: str, needs: Sequence[str] = ()):
         update_wrapper(self, recipe)
         self.name: str = recipe.__name__
         self.loss_agg_mode = loss_agg_mode
         own = [p for p in inspect.signature(recipe).parameters.values() if p.kind is p.KEYWORD_ONLY]
         self.parameters: dict[str, Any] = {p.name: p.default for p in own}
+        self.tensors = tuple(p.name for p in own if "Tensor" in str(p.annotation))
+        self.needs = tuple(p.name for p in own if p.name in needs or p.default is p.empty)
         self._recipe = recipe
         call = inspect.signature(self._call).parameters.values()
         shared = [p for p in call if p.kind is not p.VAR_KEYWORD]
@@ -106,7 +112,7 @@ class Objective:
         for name in parameters:
             if name not in self.parameters:
                 raise ValueError(
-                    f"{self.name} has no parameter {_suggest(name, self.__signature__.parameters)}"
+                    f"{self.name} has no parameter {suggest(name, self.__signature__.parameters)}"
                 )
         if reduction not in ("loss", "none"):
             raise ValueError(f"reduction={reduction!r}: allowed are 'loss' and 'none'")
@@ -130,11 +136,11 @@ class Objective:
         return (value if slope is None else attach(log_prob, value, slope, share)), metrics
 
 
-def register(loss_agg_mode: str) -> Callable[[Recipe], Objective]:
+def register(loss_agg_mode: str, needs: Sequence[str] = ()) -> Callable[[Recipe], Objective]:
     """Decorator: a recipe ``name(batch, *, parameters) -> Terms`` becomes the objective ``name``."""
 
     def add(recipe: Recipe) -> Objective:
-        objective = _REGISTRY[recipe.__name__] = Objective(recipe, loss_agg_mode)
+        objective = _REGISTRY[recipe.__name__] = Objective(recipe, loss_agg_mode, needs)
         return objective
 
     return add
@@ -148,7 +154,7 @@ def list_objectives() -> list[str]:
 def get(name: str) -> Objective:
     """The objective of that name; ValueError with the nearest names otherwise."""
     if name not in _REGISTRY:
-        raise ValueError(f"unknown objective {_suggest(name, _REGISTRY)}")
+        raise ValueError(f"unknown objective {suggest(name, _REGISTRY)}")
     return _REGISTRY[name]
 
 
@@ -273,7 +279,8 @@ def _summarise(terms: Terms, batch: Batch) -> Metrics:
     return metrics
 
 
-def _suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
+    """``'nfop': did you mean 'nfpo'? allowed are ...``, for an error about a name that is not known."""
     known = list(known)
     near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""

@@ -15,7 +15,7 @@ from rlvr.registry import Batch, Terms, register
 MtpGradient = Literal["stop", "full"]
 
 
-@register("token-mean")
+@register("token-mean", needs=("mtp_log_prob", "old_mtp_log_prob"))
 def mpo(
     batch: Batch,
     *,
@@ -60,7 +60,7 @@ def mpo(
     )
 
 
-@register("token-mean")
+@register("token-mean", needs=("mtp_log_prob", "old_mtp_log_prob"))
 def mpo_grpo(
     batch: Batch,
     *,

@@ -79,7 +79,7 @@ def gspo_token(
     return terms
 
 
-@register("seq-mean-token-mean")
+@register("seq-mean-token-mean", needs=("token_mask",))
 def masked_gspo(
     batch: Batch,
     *,

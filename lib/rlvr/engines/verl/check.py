@@ -1,0 +1,165 @@
+"""Before a job starts: will verl run the loss that is meant, with the parameters that are meant?
+
+    python -m rlvr.engines.verl.check loss_mode=nfpo horizon=8
+    python -m rlvr.engines.verl.check actor_rollout_ref.actor.policy_loss.loss_mode=nfpo data.train_files=...
+
+Words are settings of the policy loss by their short name, or overrides exactly as the job gets them. Run
+it in the job's environment, on a machine of each kind that the job uses. Exit status 0 means yes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import torch
+import verl
+from hydra import compose, initialize_config_module
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
+from verl.utils.config import omega_conf_to_dataclass
+
+from rlvr.engines.verl.losses import PolicyLoss, warnings_about
+from rlvr.engines.verl.registration import check_registration
+
+TESTED = "0.9.1"
+ACTOR = "actor_rollout_ref.actor"
+POLICY_LOSS = f"{ACTOR}.policy_loss"
+TARGET = "rlvr.engines.verl.PolicyLossConfig"
+
+
+class Failed(Exception):
+    """The job would not do what is meant; the text says why and what to do."""
+
+
+def expand(words: list[str]) -> list[str]:
+    """Overrides for verl from ``words``: short names become those of the policy loss, others stay."""
+    short = [
+        w for w in words if not set(w.partition("=")[0]) & set("./@") and not w.startswith("model_engine=")
+    ]
+    out = [w for w in words if w not in short]
+    settings = [w.lstrip("+") for w in short if not w.startswith("loss_mode=")]
+    if settings:
+        out.append(f"{POLICY_LOSS}._target_={TARGET}")
+    out += [f"{POLICY_LOSS}.{w}" for w in short if w.startswith("loss_mode=")]
+    return out + [f"+{POLICY_LOSS}.{w}" for w in settings]
+
+
+def check(words: list[str], config_name: str = "ppo_trainer", other_version: bool = False) -> list[str]:
+    """Run every check; returns what was found, line by line. Raises :class:`Failed` at the first failure."""
+    if verl.__version__ != TESTED and not other_version:
+        raise Failed(
+            f"verl is {verl.__version__}, tested is {TESTED}: pip install verl=={TESTED}, or pass "
+            "--other-version and look twice at the first steps"
+        )
+    overrides = expand(words)
+    try:
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            config = compose(config_name, overrides=[o for o in overrides if not o.startswith("hydra.")])
+    except (HydraException, OmegaConfBaseException) as error:
+        raise Failed(f"verl's configuration does not take these overrides: {error}") from error
+    loss_mode = config.actor_rollout_ref.actor.policy_loss.loss_mode
+    try:
+        found = check_registration(loss_mode)
+    except RuntimeError as error:
+        raise Failed(str(error)) from error
+    actor = build_actor(config)
+    loss, grad_norm, metrics = run_once(actor)
+    return [
+        f"verl {found['version']} loads rlvr's plugin; loss_mode={loss_mode} is rlvr's",
+        *describe(config, actor),
+        f"one forward and backward pass: loss {loss:.4g}, gradient norm {grad_norm:.4g}",
+        f"metrics: {', '.join(sorted(metrics))}",
+    ]
+
+
+def build_actor(config: DictConfig) -> Any:
+    """verl's actor configuration, built as the driver builds it."""
+    actor = config.actor_rollout_ref.actor
+    if not actor.use_dynamic_bsz and not (actor.ppo_micro_batch_size or actor.ppo_micro_batch_size_per_gpu):
+        OmegaConf.update(
+            config, f"{ACTOR}.ppo_micro_batch_size_per_gpu", 1
+        )  # asked for, but not our business
+    try:
+        return omega_conf_to_dataclass(actor)
+    except Exception as error:  # Hydra wraps whatever a configuration class raises
+        raise Failed(f"the actor's configuration is refused: {error.__cause__ or error}") from error
+
+
+def run_once(actor: Any, rows: int = 4, width: int = 16) -> tuple[float, float, dict[str, float]]:
+    """(loss, gradient norm, metrics) of the registered loss on random numbers."""
+    g = torch.Generator().manual_seed(0)
+    old = -0.1 - 2 * torch.rand(rows, width, generator=g)
+    new = (old + 0.3 * torch.randn(rows, width, generator=g)).clamp(max=-1e-3).requires_grad_()
+    mask = torch.arange(width) < torch.randint(1, width + 1, (rows, 1), generator=g)
+    advantages = torch.randn(rows, 1, generator=g).expand(rows, width) * mask
+    counts = {"dp_size": 1, "batch_num_tokens": int(mask.sum()), "global_batch_size": rows}
+    actor.global_batch_info.update(counts, loss_scale_factor=actor.loss_scale_factor)
+    try:
+        loss, metrics = get_policy_loss_fn(actor.policy_loss.loss_mode)(
+            old_log_prob=old,
+            log_prob=new,
+            advantages=advantages,
+            response_mask=mask,
+            loss_agg_mode=actor.loss_agg_mode,
+            config=actor,
+            rollout_is_weights=None,
+        )
+    except ValueError as error:
+        raise Failed(str(error)) from error
+    loss.backward()
+    norm = new.grad.norm()
+    if not (torch.isfinite(loss) and torch.isfinite(norm)):
+        raise Failed(f"loss {loss.item()}, gradient norm {norm.item()}: not finite; look at the parameters")
+    return loss.item(), norm.item(), metrics
+
+
+def describe(config: DictConfig, actor: Any) -> list[str]:
+    """What will run, and what about it may surprise."""
+    loss = get_policy_loss_fn(actor.policy_loss.loss_mode)
+    assert isinstance(loss, PolicyLoss)
+    objective = loss.objective
+    given = actor.policy_loss.get("parameters", None) or {}
+    settings = [f"{name}={value!r}" for name, value in given.items()]
+    mode = actor.policy_loss.get("loss_agg_mode", None) or actor.loss_agg_mode
+    own = "" if mode == objective.loss_agg_mode else f"; {objective.name}'s own is {objective.loss_agg_mode}"
+    bypass = (config.algorithm.get("rollout_correction", None) or {}).get("bypass_mode", False)
+    who = "by the rollout engine" if bypass else "by the trainer, again after the rollout"
+    by_std = config.algorithm.get("norm_adv_by_std_in_grpo", True)
+    return [
+        f"{objective.name} with {', '.join(settings) or 'its defaults'}",
+        f"aggregated by {mode}{own}",
+        f"ratio against log-probs computed {who} (algorithm.rollout_correction.bypass_mode={bypass})",
+        f"GRPO advantages divided by the std: {by_std} (algorithm.norm_adv_by_std_in_grpo)",
+        *(f"warning: {text}" for text in warnings_about(actor, mode)),
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m rlvr.engines.verl.check",
+        description="Check, before a job starts, that verl will run the loss that is meant.",
+    )
+    parser.add_argument(
+        "words", nargs="+", metavar="NAME=VALUE", help="loss_mode=nfpo, horizon=8, or overrides of the job"
+    )
+    parser.add_argument(
+        "--config-name", default="ppo_trainer", help="verl's configuration (default: %(default)s)"
+    )
+    parser.add_argument("--other-version", action="store_true", help=f"accept a verl other than {TESTED}")
+    args = parser.parse_args(argv)
+    try:
+        lines = check(args.words, args.config_name, args.other_version)
+    except Failed as error:
+        print(f"FAILED: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(lines))
+    print("give the job:\n  " + " \\\n  ".join(expand(args.words)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""An objective behind verl's policy-loss signature."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlvr import objectives
+from rlvr.losses import aggregate
+from rlvr.registry import Metrics, Objective
+
+logger = logging.getLogger(__name__)
+
+GIVEN = "old_log_prob, log_prob, advantages, response_mask and rollout_is_weights"  # all that verl hands over
+# Settings of verl's actor that its own losses read and ours do not, and verl's defaults.
+UNREAD = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0}
+
+
+def refusal(objective: Objective) -> str | None:
+    """Why this objective cannot run as a policy loss of verl, or None."""
+    if not objective.needs:
+        return None
+    return (
+        f"loss_mode={objective.name!r} needs {', '.join(objective.needs)}, which verl does not hand to a policy loss "
+        f"(it hands over {GIVEN}); without it this would be another objective"
+    )
+
+
+class PolicyLoss:
+    """The objective ``name`` as verl calls it; registered by :func:`register_objectives`.
+
+    ``config`` is verl's ``ActorConfig``: counts come from its ``global_batch_info``, so that the losses of
+    micro-batches and ranks add up; parameters, if any, from ``config.policy_loss`` when that is a
+    :class:`rlvr.engines.verl.PolicyLossConfig`. Without one, the objective's own defaults hold, but for
+    ``loss_agg_mode``: verl always gives one, so that its default cannot be told from a choice.
+    """
+
+    def __init__(self, name: str):
+        self.objective = objectives.get(name)
+        self.__name__ = name
+        self.__doc__ = self.objective.__doc__
+
+    def __repr__(self) -> str:
+        return f"<policy loss {self.__name__} of rlvr>"
+
+    def __call__(
+        self,
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        loss_agg_mode: str = "token-mean",
+        config: Any = None,
+        rollout_is_weights: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Tensors [micro-batch, response length], ``response_mask`` bool; returns (loss, metrics).
+
+        ``rollout_is_weights`` multiplies each token's loss. Metrics are floats under ``actor/``.
+        Raises ValueError if the objective needs tensors that verl does not hand over.
+        """
+        if (reason := refusal(self.objective)) is not None:
+            raise ValueError(reason)
+        chosen = getattr(config, "policy_loss", None) or {}
+        mode = chosen.get("loss_agg_mode", None) or loss_agg_mode
+        counts = global_counts(config)
+        warn_unread(config, mode)
+        arguments = (log_prob, old_log_prob, advantages, response_mask)
+        settings = dict(chosen.get("parameters", None) or {}, check=chosen.get("check", True))
+        if rollout_is_weights is None:
+            loss, metrics = self.objective(*arguments, loss_agg_mode=mode, **counts, **settings)
+        else:
+            token_loss, metrics = self.objective(*arguments, reduction="none", **settings)
+            weights = torch.where(response_mask.bool(), rollout_is_weights.detach(), 0.0)
+            loss = aggregate(token_loss * weights, response_mask, mode, **counts)
+        return loss, verl_metrics(metrics)
+
+
+def global_counts(config: Any) -> dict[str, Any]:
+    """Counts of the whole mini-batch, on all ranks, as :func:`rlvr.losses.aggregation_scale` takes them."""
+    info: Mapping[str, Any] = getattr(config, "global_batch_info", None) or {}
+    counts = {
+        # a mini-batch with nothing valid counts 0, and its loss is 0 whatever the denominator
+        "batch_num_tokens": info.get("batch_num_tokens") or None,
+        "global_batch_size": info.get("global_batch_size") or None,
+        "loss_scale_factor": info.get("loss_scale_factor") or getattr(config, "loss_scale_factor", None),
+        "dp_size": info.get("dp_size") or 1,
+    }
+    if counts["dp_size"] > 1 and (info.get("batch_num_tokens") is None or not counts["global_batch_size"]):
+        raise ValueError(
+            f"config.global_batch_info={dict(info)!r}: allowed with dp_size > 1 are batch_num_tokens and "
+            "global_batch_size of all ranks; without them every rank would divide by its own"
+        )
+    return counts
+
+
+def verl_metrics(metrics: Metrics) -> dict[str, float]:
+    """``actor/<name>`` for each metric, and verl's usual ``actor/pg_clipfrac`` and ``actor/ppo_kl``."""
+    values = torch.stack([value.double() for value in metrics.values()]).tolist()  # one transfer
+    named = dict(zip(metrics, values, strict=True))
+    out = {f"actor/{name}": value for name, value in named.items()}
+    out["actor/pg_clipfrac"] = named.get("clip_fraction", named.get("masked_fraction", 0.0))
+    out["actor/ppo_kl"] = named["kl"]
+    return out
+
+
+def warnings_about(config: Any, mode: str) -> list[str]:
+    """What in verl's actor configuration does not do what it seems to."""
+    out = [
+        f"actor.{name}={value} is not read by rlvr's objectives: their clips are set in actor.policy_loss"
+        for name, default in UNREAD.items()
+        if (value := getattr(config, name, default)) != default
+    ]
+    if mode == "seq-mean-token-sum-norm" and not global_counts(config)["loss_scale_factor"]:
+        out.append(
+            "actor.loss_scale_factor is not set: the divisor is then the longest response of each "
+            "micro-batch, so the loss depends on how they are cut; set it to data.max_response_length"
+        )
+    return out
+
+
+def warn_unread(config: Any, mode: str) -> None:
+    for text in warnings_about(config, mode):
+        _warn_once(text)
+
+
+@cache
+def _warn_once(text: str) -> None:
+    logger.warning(text)

@@ -1,0 +1,333 @@
+"""Keep the page of every objective equal to its docstring, its signature and what it computes.
+
+python -m pipelines.docs            # write docs/objectives
+python -m pipelines.docs --check    # exit 1 if a page is stale, missing, or has no objective
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from pipelines.docs_example import gradient_through, show
+from pipelines.docstrings import Docstring, Writer, fenced, literal, parse, split_marks, table
+from rlvr import losses, objectives
+from rlvr.config import Scale, load_scale
+from rlvr.registry import Objective
+from rlvr.storage import write_text
+
+FOLDER = Path("docs/objectives")
+WRITTEN = "<!-- written by `python -m pipelines.docs`: change the docstring, not this page -->"
+#: Names of verl's own losses, which keep them there (verl 0.9.1).
+VERL_LOSSES = frozenset(
+    "vanilla dppo_tv dppo_kl gspo sapo gpg clip_cov kl_cov geo_mean dro cispo bypass_mode".split()
+)
+
+
+def documented(objective: Objective) -> Docstring:
+    """The objective's docstring, checked against its signature.
+
+    Raises:
+        ValueError: see :func:`pipelines.docstrings.parse`; or a parameter without a meaning, or a meaning
+            without a parameter.
+    """
+    doc = parse(objective.name, objective.__doc__)
+    for name in objective.parameters:
+        if name not in doc.args:
+            raise ValueError(f"objective {objective.name}: section 'Args' lacks the parameter {name!r}")
+    for name in doc.args:
+        if name not in objective.parameters:
+            raise ValueError(
+                f"objective {objective.name}: section 'Args' documents {name!r}, which it does not take"
+            )
+    return doc
+
+
+# --- the parts of a page ------------------------------------------------------------------------------
+
+
+def shared(start: str) -> str:
+    """The paragraph of the package's docstring that starts so: what is said of every objective, once."""
+    for paragraph in inspect.cleandoc(objectives.__doc__).split("\n\n"):
+        if paragraph.startswith(start):
+            return re.sub(r"\s+", " ", paragraph)
+    raise ValueError(f"rlvr.objectives: its docstring has no paragraph that starts with {start!r}")
+
+
+def inputs(objective: Objective, write: Writer) -> str:
+    """The shared tensors as a table, then what else the package's docstring says of a call.
+
+    Raises:
+        ValueError: that docstring does not give names and shape of a positional argument.
+    """
+    text = shared("Arguments of every objective: ").partition(": ")[2]
+    rows, rest, named = [], [], []
+    shape = r"(\[[BT, ]+\])"
+    for clause in re.split(r"(?<=\S); (?=``)|\. (?=Then)", text):
+        match = re.fullmatch(rf"((?:``\w+``(?:, )?)+) {shape}(?: \((.*)\) or {shape}|,? ?(.*))", clause)
+        if match:
+            names = re.findall(r"\w+", match[1])
+            named += names
+            shapes = " or ".join(filter(None, [match[2], match[4]]))
+            meaning = write.inline(match[3] or match[5] or "")
+            rows.append([", ".join(f"`{name}`" for name in names), shapes, meaning])
+        else:
+            rest.append(clause)
+    for parameter in inspect.signature(objective).parameters.values():
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name not in named:
+            raise ValueError(f"rlvr.objectives: its docstring gives no shape of ``{parameter.name}``")
+    return table(["input", "shape", "meaning"], rows) + "\n\n" + write.inline("; ".join(rest))
+
+
+def parameters(objective: Objective, doc: Docstring, write: Writer) -> str:
+    if not doc.args:
+        return "None of its own."
+    rows = []
+    for name in objective.parameters:
+        meaning, marks = split_marks(doc.args[name])
+        default = inspect.signature(objective).parameters[name].default
+        shown = "required" if default is inspect.Parameter.empty else f"`{literal(default)}`"
+        source = "; ".join(write.inline(mark[1:-1]) for mark in marks)
+        rows.append([f"`{name}`", shown, write.inline(meaning), source])
+    return table(["parameter", "default", "meaning", "source"], rows)
+
+
+def presets(objective: Objective) -> str:
+    """The table of ``<NAME>_PRESETS``, for an objective that has one; else nothing."""
+    constant = f"{objective.name.upper()}_PRESETS"
+    given = getattr(objectives, constant, None)
+    if given is None:
+        return ""
+    defaults = objective.parameters | {"loss_agg_mode": objective.loss_agg_mode}
+    rows = []
+    for name in (name for name in defaults if any(name in preset for preset in given.values())):
+        cells = []
+        for preset in given.values():
+            value = preset.get(name, defaults[name])
+            cells.append(f"`{literal(value)}`" if value == defaults[name] else f"**`{literal(value)}`**")
+        rows.append([f"`{name}`", f"`{literal(defaults[name])}`", *cells])
+    shown = table(["parameter", "default", *(f'"{name}"' for name in given)], rows)
+    call = f'objectives.{objective.name}(..., **objectives.{constant}["{list(given)[-1]}"])'
+    return f"{shown}\n\nBold: not the default. In use: `{call}`."
+
+
+def aggregation_formulas() -> dict[str, str]:
+    """Mode -> weight of a token's loss, from the docstring of ``aggregation_scale``."""
+    text = losses.aggregation_scale.__doc__
+    formulas = {
+        mode: found[1]
+        for mode in losses.AGGREGATIONS
+        if (found := re.search(rf"(?<![\w-]){mode}  +(D(?: / \S.*?)?)(?:  |\n)", text))
+    }
+    if missing := [mode for mode in losses.AGGREGATIONS if mode not in formulas]:
+        raise ValueError(f"rlvr.losses.aggregation_scale: its docstring lacks {', '.join(missing)}")
+    return formulas
+
+
+def aggregation(objective: Objective) -> str:
+    rows = [
+        [f"`{mode}`" + (" (default)" if mode == objective.loss_agg_mode else ""), f"`{weight}`"]
+        for mode, weight in aggregation_formulas().items()
+    ]
+    return table(["`loss_agg_mode`", "weight of a token's loss"], rows) + (
+        "\n\nD is `dp_size`; M the valid tokens and B the rows that have one, of this batch or of all "
+        "(`batch_num_tokens`, `global_batch_size`); n_i the valid tokens of row i; L is `loss_scale_factor`, "
+        "by default the width."
+    )
+
+
+def call(objective: Objective) -> str:
+    """Python source of a call with every default spelled out, and the tensors that it needs."""
+    exported = getattr(objectives, objective.name, None) is objective
+    target = objective.name if exported else f'get("{objective.name}")'
+    lines = []
+    for name, parameter in inspect.signature(objective).parameters.items():
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            lines.append(f"    {name},")
+        else:
+            lines.append(f"    {name}={name if name in objective.needs else literal(parameter.default)},")
+    return "\n".join(
+        ["from rlvr import objectives", "", f"loss, metrics = objectives.{target}(", *lines, ")"]
+    )
+
+
+def local(objective: Objective, scale: Scale) -> str:
+    """How to train with it on the local engine at the default scale."""
+    recipes = [arm for arm, recipe in scale.recipes.items() if recipe.objective == objective.name]
+    arms = [arm for arm in recipes if arm in scale.arms]
+    seed = scale.seeds[0]
+    if not arms:
+        if objective.needs:
+            return ""
+        arm = recipes[0] if recipes else objective.name
+        recipe = "" if recipes else f"`{arm}: {{objective: {objective.name}}}` to `recipes` and "
+        text = f"Local experiment: not an arm of the default scale. Add {recipe}`{arm}` to `arms` in "
+        return f"{text}`params.yaml`, then:\n\n" + fenced(f"dvc repro train@{arm}-{seed}", "sh")
+    text = f"Local experiment, with the recipe in `params.yaml`; seeds are {_names(scale.seeds)}, and "
+    text += "`evaluate` trains all of them first"
+    if scale.train.loss_agg_mode != objective.loss_agg_mode:
+        text += f"; every arm aggregates by `{scale.train.loss_agg_mode}` there"
+    commands = [f"dvc repro train@{arm}-{seed}\ndvc repro evaluate@{arm}" for arm in arms]
+    return f"{text}:\n\n" + fenced("\n".join(commands), "sh")
+
+
+def trainers(objective: Objective) -> str:
+    """verl and TRL, with the first parameter as an example of how to give one."""
+    if lacking := objective.needs:
+        return (
+            f"The local engine, [verl](../verl.md) and [TRL](../trl.md) have nothing to give for "
+            f"{_names(lacking)}, without which this is another objective: only the call above runs it, and "
+            "verl refuses its name."
+        )
+    taken = objective.name in VERL_LOSSES
+    mode = f"rlvr.{objective.name}" if taken else objective.name
+    title = f"`{objective.name}` alone is verl's own loss" if taken else f"`rlvr.{mode}` names the same"
+    setting = "actor_rollout_ref.actor"
+    overrides = [
+        f"{setting}.policy_loss.loss_mode={mode}",
+        f"{setting}.loss_agg_mode={objective.loss_agg_mode}",
+    ]
+    arguments = f'model, reward, args, data, objective="{objective.name}"'
+    if own := [name for name in objective.parameters if name not in objective.tensors]:
+        name, value = own[0], objective.parameters[own[0]]
+        if isinstance(value, tuple):  # quoted for the shell, a list for Hydra
+            value = f"'[{','.join(map(repr, value))}]'"
+        overrides += [
+            f"{setting}.policy_loss._target_=rlvr.engines.verl.PolicyLossConfig",
+            f"+{setting}.policy_loss.{name}={value}",
+        ]
+        title += "; the last two lines set a parameter"
+        arguments += f', objective_parameters={{"{name}": {literal(objective.parameters[name])}}}'
+    parts = [
+        f"[verl](../verl.md) ({title}):",
+        fenced("\n".join(overrides), "sh"),
+        "[TRL](../trl.md), in place of `GRPOTrainer`:",
+        fenced(
+            "from rlvr.engines.trl import ObjectiveTrainer\n\n"
+            f"trainer = ObjectiveTrainer(\n    {arguments}\n)",
+            "python",
+        ),
+    ]
+    if objective.tensors:
+        parts.append(f"None of the three gives {_names(objective.tensors)}.")
+    return "\n\n".join(parts)
+
+
+def _names(values: Iterable[str | int]) -> str:
+    *most, last = [f"`{value}`" if isinstance(value, str) else str(value) for value in values]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+# --- pages --------------------------------------------------------------------------------------------
+
+
+def page(objective: Objective, doc: Docstring, scale: Scale, pages: Iterable[str]) -> str:
+    example, metrics = show(objective)
+    known = [*inspect.signature(objective).parameters, *metrics, f"{objective.name.upper()}_PRESETS"]
+    write = Writer(objective.name, pages, [name for name in known if "_" in name or name == "kl"])
+    text = {title: write.sentence(body) for title, body in doc.sections.items() if title != "Formula"}
+    parts = {
+        "": "\n\n".join(filter(None, [write.inline(doc.summary), write.prose(doc.description)])),
+        "Formula": fenced(doc.sections["Formula"]),
+        "Inputs": inputs(objective, write),
+        "Parameters": parameters(objective, doc, write),
+        "Presets": presets(objective),
+        "What is detached": text["Detached"],
+        "Aggregation": aggregation(objective),
+        "Metrics": text["Metrics"] + "\n\n" + write.inline(shared("Metrics are ")),
+        "Errors": text.get("Raises", ""),
+        "Deviations": text["Deviations"],
+        "Sources": text["Sources"],
+        "What it does to a token": example,
+        "Exact commands": "\n\n".join(
+            filter(None, [fenced(call(objective), "python"), local(objective, scale), trainers(objective)])
+        ),
+    }
+    shown = [f"## {title}\n\n{body}" if title else body for title, body in parts.items() if body]
+    return "\n\n".join([f"# {objective.name}", WRITTEN, *shown]) + "\n"
+
+
+def index(docs: dict[str, Docstring]) -> str:
+    """The comparison of all objectives."""
+    write = Writer("", docs)
+    rows = []
+    for name, doc in docs.items():
+        weight, _, region = (doc.sections.get("In short") or f"{doc.summary}|see its page").partition("|")
+        objective = objectives.get(name)
+        rows.append(
+            [
+                f"[`{name}`]({name}.md)",
+                write.inline(weight),
+                write.inline(region),
+                f"`{objective.loss_agg_mode}`",
+                gradient_through(objective),
+                paper(doc),
+            ]
+        )
+    header = ["objective", "weight or ratio", "region", "aggregation", "gradient through", "paper"]
+    text = (
+        "By their defaults. `rho_t` is the token's ratio pi/mu, `s_i` one ratio per response, `sg` stops "
+        "the gradient; a token outside its region gets no gradient. *Gradient through* is read off "
+        "the derivative: with `log pi` the weight is a constant, otherwise the ratio itself is "
+        "differentiated."
+    )
+    return "\n\n".join(["# Objectives", WRITTEN, text, table(header, rows)]) + "\n"
+
+
+def paper(doc: Docstring) -> str:
+    """What 'Sources' names first: the paper with its address, or else the words up to a mark or a stop."""
+    text = re.sub(r"\s+", " ", doc.sections["Sources"])
+    if found := re.match(r"([^();]+) \(arXiv (\d{4}\.\d{5})\)", text):
+        return f"[{found[1]}](https://arxiv.org/abs/{found[2]})"
+    if found := re.match(r"\[\w+: ([^\]]+)\]", text):
+        return Writer().inline(found[1])
+    return Writer().inline(re.split(r"[;\[]|\.(?: |$)", text)[0])
+
+
+def render(root: Path = Path()) -> dict[str, str]:
+    """File name -> text of every page; writes nothing."""
+    docs = {name: documented(objectives.get(name)) for name in objectives.list_objectives()}
+    scale = load_scale(root / "params.yaml")
+    pages = {f"{name}.md": page(objectives.get(name), doc, scale, docs) for name, doc in docs.items()}
+    return {"README.md": index(docs), **pages}
+
+
+def differences(root: Path = Path()) -> list[str]:
+    """One line per page that is stale or missing, and per page without an objective."""
+    wanted = render(root)
+    found = {path.name: path.read_text(encoding="utf-8") for path in (root / FOLDER).glob("*.md")}
+    return [
+        *(f"{FOLDER / name} is missing" for name in wanted if name not in found),
+        *(f"{FOLDER / name} is stale" for name in wanted if name in found and found[name] != wanted[name]),
+        *(f"{FOLDER / name} has no objective" for name in sorted(found) if name not in wanted),
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m pipelines.docs", description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    args = parser.parse_args(argv)
+    try:
+        if args.check:
+            wrong = differences()
+            if wrong:
+                print("\n".join([*wrong, "run `python -m pipelines.docs`"]), file=sys.stderr)
+            return int(bool(wrong))
+        pages = render()
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for name, text in pages.items():
+        write_text(FOLDER / name, text)
+    for path in FOLDER.glob("*.md"):
+        if path.name not in pages:
+            path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The actor update through verl's FSDP2 engine against the local engine, on the same weights and batch."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# not "verl" alone: without the package, that name finds this folder
+pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed: pip install -e '.[verl]'")
+
+pytestmark = [pytest.mark.verl, pytest.mark.slow]
+HERE = Path(__file__).parent
+CASES = ["nfpo", "nfpo-parameters", "rlvr.gspo", "with-pad"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What ``engine_run.py`` prints; one process of its own, world size 1."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    environment = {
+        **os.environ,
+        **ranks,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "HF_HUB_OFFLINE": "1",
+        "VERL_PLATFORM": "cpu",
+        "VERL_USE_EXTERNAL_MODULES": "cpu_platform",
+        "VERL_ENGINE_DEVICE": "cuda",
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
+    }
+    folder = tmp_path_factory.mktemp("policy")
+    done = subprocess.run(
+        [sys.executable, str(HERE / "engine_run.py"), str(folder)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    marked = [line for line in done.stdout.splitlines() if line.startswith("engine-run:")]
+    assert done.returncode == 0 and marked, done.stderr[-4000:]
+    return json.loads(marked[-1].removeprefix("engine-run:"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_same_gradient(results, case):
+    found = results[case]
+    assert found["micro_batches"] == 2
+    assert found["correction_strength"] > 0.1  # ratios far from 1, so that the objective matters
+    assert found["largest_gradient"] > 0.01
+    assert found["gradient_difference"] < 3e-6 * found["largest_gradient"]
+    assert found["loss"][0] == pytest.approx(found["loss"][1], rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "with-pad"])
+def test_same_norm_and_nothing_left_out(results, case):
+    found = results[case]
+    assert found["grad_norm"][0] == pytest.approx(found["grad_norm"][1], rel=1e-5)
+    assert found["gradient_difference_of_pad"] < 3e-6 * found["largest_gradient"]
+
+
+def test_same_step(results):
+    """The first update: later ones start from other moments of AdamW on the two sides."""
+    found = results["nfpo"]
+    assert found["step_norm"] > 0.1
+    assert found["step_difference"] < 1e-4 * found["step_norm"]
+
+
+def test_a_sampled_pad_token_has_no_input_gradient_in_transformers(results):
+    """The one difference between the engines: transformers gives the embedding of ``pad_token_id`` none."""
+    assert results["with-pad"]["gradient_difference_of_pad"] > 0.01
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_metrics_of_the_update(results, case):
+    names = results[case]["metrics"]
+    assert {"actor/pg_loss", "actor/pg_clipfrac", "actor/ppo_kl", "actor/correction_strength"} <= set(names)
+    assert ("actor/trace_mean" in names) == (case != "rlvr.gspo")
+
+
+def test_without_ray(results):
+    assert results["ray_initialised"] is False
