@@ -10,11 +10,13 @@ Aggregation is linear in the per-token losses: a mode is a weight per row, and i
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from rlvr.checks import check_choice, check_number, refuse
 from rlvr.ratios import RATIO_BOUND, bounded_exp
 from rlvr.trust_regions import clip_bounds
 
@@ -97,17 +99,15 @@ def aggregation_scale(
     ones (all micro-batches, all ranks). Fully masked rows are not counted, and with nothing valid every
     loss is 0. Source: [public: verl ``agg_loss``]; NFPO's release omits D / B in the last mode.
     """
-    if loss_agg_mode not in AGGREGATIONS:
-        raise ValueError(f"loss_agg_mode={loss_agg_mode!r}: allowed are {', '.join(AGGREGATIONS)}")
-    for name, count in (
-        ("batch_num_tokens", batch_num_tokens),
-        ("global_batch_size", global_batch_size),
-        ("dp_size", dp_size),
-        ("loss_scale_factor", loss_scale_factor),
-    ):
-        if count is not None and not isinstance(count, Tensor) and not count > 0:
-            raise ValueError(f"{name}={count!r}: allowed are None (of this batch) and numbers > 0")
+    check_choice("loss_agg_mode", loss_agg_mode, AGGREGATIONS)
     valid = response_mask.bool()
+    for name, count in (("batch_num_tokens", batch_num_tokens), ("global_batch_size", global_batch_size)):
+        if count is not None:
+            # a batch with nothing valid counts 0, and its loss is 0 whatever the denominator
+            _check_count(name, count, int(valid.any()), "None (of this batch) and finite numbers >= 1")
+    if loss_scale_factor is not None:
+        _check_count("loss_scale_factor", loss_scale_factor, 1e-9, "None (the width) and finite numbers > 0")
+    _check_count("dp_size", dp_size, 1, "finite numbers >= 1")
 
     def per(count: int | float | Tensor) -> Tensor:
         count = torch.as_tensor(count, dtype=dtype, device=valid.device)
@@ -123,6 +123,20 @@ def aggregation_scale(
     if loss_agg_mode == "seq-mean-token-mean":
         return per_row / valid.sum(-1, keepdim=True).clamp_min(1)
     return per_row / (valid.shape[-1] if loss_scale_factor is None else loss_scale_factor)
+
+
+def _number(count: object) -> object:
+    """A 0-d tensor's number, anything else as it is. (One transfer from an accelerator.)"""
+    if not isinstance(count, Tensor):
+        return count
+    return count.item() if count.ndim == 0 and count.device.type != "meta" else None
+
+
+def _check_count(name: str, count: object, least: float, allowed: str) -> None:
+    try:
+        check_number(name, _number(count), lambda x: least <= x < math.inf, allowed)
+    except ValueError:
+        raise refuse(name, count, allowed) from None
 
 
 def aggregate(
@@ -144,8 +158,9 @@ class _KnownSlope(torch.autograd.Function):
         return value.clone()  # no view, so that a caller may add to the loss in place
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor):
+        if torch.is_grad_enabled():  # create_graph=True
+            raise RuntimeError("create_graph=True: objectives are differentiable in first order only")
         slope, share = ctx.saved_tensors
         grad = grad * slope
         if share is not None:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from rlvr.checks import check_choice, describe
 from rlvr.losses import TokenLoss, aggregation_scale, attach
 from rlvr.ratios import RATIO_BOUND, compute_dtype
 
@@ -34,6 +35,7 @@ class Batch:
     valid: Tensor  # [B, T] bool
     live_log_prob: Tensor  # the caller's tensor, with its autograd graph
     check: bool
+    grad_enabled: bool  # whether the caller records gradients
 
     def select(self, log_prob: Tensor, name: str, exists: Tensor | None = None) -> Tensor:
         """A further log-prob argument, checked and cleaned like the others; ``exists`` [B, T, ...] bool says
@@ -114,13 +116,13 @@ class Objective:
                 raise ValueError(
                     f"{self.name} has no parameter {suggest(name, self.__signature__.parameters)}"
                 )
-        if reduction not in ("loss", "none"):
-            raise ValueError(f"reduction={reduction!r}: allowed are 'loss' and 'none'")
+        check_choice("reduction", reduction, ("loss", "none"))
+        grad_enabled = torch.is_grad_enabled()
         with torch.no_grad():
-            batch = _prepare(log_prob, old_log_prob, advantages, response_mask, check)
+            batch = _prepare(log_prob, old_log_prob, advantages, response_mask, check, grad_enabled)
             scale = aggregation_scale(
                 batch.valid,
-                loss_agg_mode or self.loss_agg_mode,
+                self.loss_agg_mode if loss_agg_mode is None else loss_agg_mode,
                 batch_num_tokens=batch_num_tokens,
                 global_batch_size=global_batch_size,
                 loss_scale_factor=loss_scale_factor,
@@ -153,7 +155,7 @@ def list_objectives() -> list[str]:
 
 def get(name: str) -> Objective:
     """The objective of that name; ValueError with the nearest names otherwise."""
-    if name not in _REGISTRY:
+    if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(f"unknown objective {suggest(name, _REGISTRY)}")
     return _REGISTRY[name]
 
@@ -163,6 +165,10 @@ def merge_metrics(parts: Iterable[Mapping[str, Tensor | float]]) -> dict[str, fl
     parts = [{name: float(value) for name, value in part.items()} for part in parts]
     if not parts:
         raise ValueError("parts is empty: allowed is at least one dict of metrics")
+    if any(part.keys() != parts[0].keys() or "tokens" not in part for part in parts):
+        raise ValueError(
+            "parts hold different metrics: allowed are the metrics of one objective, with 'tokens'"
+        )
     tokens = sum(part["tokens"] for part in parts)
     merged: dict[str, float] = {}
     for name in parts[0]:
@@ -178,11 +184,18 @@ def merge_metrics(parts: Iterable[Mapping[str, Tensor | float]]) -> dict[str, fl
 
 
 def _prepare(
-    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor, check: bool
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    check: bool,
+    grad_enabled: bool,
 ) -> Batch:
     if check:
         _check_shapes(log_prob, old_log_prob, advantages, response_mask)
     valid = response_mask.bool()
+    if valid.is_inference() and not torch.is_inference_mode_enabled():
+        valid = valid.clone()  # autograd does not save what inference_mode made
     if check:
         check_binary("response_mask", response_mask)
     dtype = compute_dtype(log_prob, old_log_prob)
@@ -193,7 +206,7 @@ def _prepare(
     advantages = torch.where(valid.sum(-1, keepdim=True) > 0 if per_row else valid, advantages, 0.0)
     if check and not advantages.isfinite().all():
         raise ValueError("advantages holds NaN or an infinity at a valid token: allowed are finite numbers")
-    return Batch(new, old, new - old, advantages, valid, log_prob, check)
+    return Batch(new, old, new - old, advantages, valid, log_prob, check, grad_enabled)
 
 
 def _select(
@@ -225,9 +238,15 @@ def check_binary(name: str, mask: Tensor) -> None:
 
 
 def _check_shapes(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor) -> None:
-    if not isinstance(response_mask, Tensor) or response_mask.ndim != 2 or not response_mask.numel():
+    if (
+        not isinstance(response_mask, Tensor)
+        or response_mask.ndim != 2
+        or not response_mask.numel()
+        or response_mask.is_complex()
+        or not usable(response_mask, response_mask)
+    ):
         raise ValueError(
-            f"response_mask is {_describe(response_mask)}: allowed is a tensor [B, T], not empty"
+            f"response_mask is {describe(response_mask)}: allowed is a dense tensor [B, T], not empty"
         )
     _check_log_prob_shape("log_prob", log_prob, response_mask)
     _check_log_prob_shape("old_log_prob", old_log_prob, response_mask)
@@ -236,23 +255,32 @@ def _check_shapes(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, re
         not isinstance(advantages, Tensor)
         or not advantages.is_floating_point()
         or advantages.shape not in ((rows,), (rows, 1), (rows, width))
+        or not usable(advantages, response_mask)
     ):
         raise ValueError(
-            f"advantages is {_describe(advantages)}: allowed are floating tensors [{rows}] (one per row) and "
+            f"advantages is {describe(advantages)}: allowed are floating tensors [{rows}] (one per row) and "
             f"[{rows}, {width}]"
         )
 
 
 def _check_log_prob_shape(name: str, value: Tensor, mask: Tensor) -> None:
-    if not isinstance(value, Tensor) or value.shape != mask.shape or not value.is_floating_point():
+    if (
+        not isinstance(value, Tensor)
+        or value.shape != mask.shape
+        or not value.is_floating_point()
+        or not usable(value, mask)
+    ):
+        source = "response_mask" if mask.ndim == 2 else "mtp_log_prob"
+        source = "" if name == "mtp_log_prob" else f", as {source} says"
         raise ValueError(
-            f"{name} is {_describe(value)}: allowed is a floating tensor of shape {list(mask.shape)}, as "
-            "response_mask says"
+            f"{name} is {describe(value)}: allowed is a dense floating tensor of shape {list(mask.shape)} "
+            f"on {mask.device}{source}"
         )
 
 
-def _describe(value: Any) -> str:
-    return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+def usable(value: Tensor, like: Tensor) -> bool:
+    """Whether ``value`` is a dense tensor with values, on the device of ``like``."""
+    return value.layout == torch.strided and value.device == like.device and value.device.type != "meta"
 
 
 def _summarise(terms: Terms, batch: Batch) -> Metrics:

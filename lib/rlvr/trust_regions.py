@@ -10,6 +10,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlvr.checks import check_number, check_pair
+
+
+def check_clips(clip_low: float, clip_high: float) -> tuple[float, float]:
+    return tuple(
+        check_number(
+            name, value, lambda x: 0 < x < 1, f"0 < {name} < 1 (a distance from the ratio 1, not a ratio)"
+        )
+        for name, value in (("clip_low", clip_low), ("clip_high", clip_high))
+    )
+
 
 @torch.no_grad()
 def clip_bounds(
@@ -21,13 +32,9 @@ def clip_bounds(
     A > 0: (-inf, 1+eh); A <= 0: (1-el, c), c = inf without dual clip.
     Shapes follow ``advantages``. Source: [text] el=0.2, eh=0.28; dual clip c=3 [public: verl].
     """
-    for name, value in (("clip_low", clip_low), ("clip_high", clip_high)):
-        if not 0 < value < 1:
-            raise ValueError(
-                f"{name}={value!r}: allowed are 0 < {name} < 1 (a distance from the ratio 1, not a ratio)"
-            )
-    if dual_clip is not None and not dual_clip > 1:
-        raise ValueError(f"dual_clip={dual_clip!r}: allowed are None (off) and numbers > 1")
+    clip_low, clip_high = check_clips(clip_low, clip_high)
+    if dual_clip is not None:
+        dual_clip = check_number("dual_clip", dual_clip, lambda x: x > 1, "None (off) and numbers > 1")
     up = advantages > 0
     lower = torch.full_like(advantages, 1 - clip_low).masked_fill_(up, -torch.inf)
     cap = torch.inf if dual_clip is None else dual_clip
@@ -49,7 +56,7 @@ def binary_tv(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, delta:
     Bernoulli policies "this token or not". delta = inf: no mask.
     Source: [public: verl ``dppo_tv``]; delta = 0.2 [text: NFPO App. C].
     """
-    _check_delta(delta)
+    delta = check_delta(delta)
     change = log_prob.exp() - old_log_prob.exp()
     return torch.where(advantages > 0, change, -change) <= delta
 
@@ -64,7 +71,7 @@ def binary_kl(
     that mu = 0 gives 0 and not NaN. 1 - p is kept above 1e-8 [public: verl adds 1e-8].
     Source: [public: verl ``dppo_kl``]; delta = 0.05 [text: NFPO App. C].
     """
-    _check_delta(delta)
+    delta = check_delta(delta)
     mu = old_log_prob.exp()
     rest_mu = (1 - mu).clamp_min(1e-8)
     rest_pi = (-torch.expm1(log_prob)).clamp_min(1e-8)
@@ -76,12 +83,15 @@ def binary_kl(
 @torch.no_grad()
 def ratio_band(ratio: Tensor, band: tuple[float, float] = (1 / 3, 3.0)) -> Tensor:
     """IcePop's mask: ``lo <= rho <= hi``. Source: "ratio threshold 3.0" [text]; [1/3, 3] is a [choice]."""
-    low, high = (float(bound) for bound in band)
-    if not 0 <= low < 1 < high:
-        raise ValueError(f"band={band!r}: allowed are pairs (low, high) with 0 <= low < 1 < high")
+    low, high = check_band(band)
     return (ratio >= low) & (ratio <= high)
 
 
-def _check_delta(delta: float) -> None:
-    if not delta > 0:
-        raise ValueError(f"delta={delta!r}: allowed are numbers > 0 (inf = no mask)")
+def check_delta(delta: float) -> float:
+    return check_number("delta", delta, lambda x: x > 0, "numbers > 0 (inf = no mask)")
+
+
+def check_band(band: tuple[float, float]) -> tuple[float, float]:
+    return check_pair(
+        "band", band, lambda low, high: 0 <= low < 1 < high, "pairs (low, high) with 0 <= low < 1 < high"
+    )

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rlvr.checks import check_choice, describe
 from rlvr.losses import TokenLoss, attach
 from rlvr.objectives.clipped import clipped_terms
 from rlvr.ratios import RATIO_BOUND, block_log_ratio, block_mask, block_weights
@@ -111,8 +112,7 @@ def _block(
     clip_high: float,
     dual_clip: float | None,
 ) -> Terms:
-    if mtp_gradient not in ("stop", "full"):
-        raise ValueError(f"mtp_gradient={mtp_gradient!r}: allowed are 'stop' and 'full'")
+    check_choice("mtp_gradient", mtp_gradient, ("stop", "full"))
     if (mtp_log_prob is None) != (old_mtp_log_prob is None):
         missing = "mtp_log_prob" if mtp_log_prob is None else "old_mtp_log_prob"
         raise ValueError(f"{missing}=None: allowed are both MTP log-probs, or neither (a block of one token)")
@@ -122,13 +122,13 @@ def _block(
     else:
         if not isinstance(mtp_log_prob, Tensor) or mtp_log_prob.ndim != 3:
             raise ValueError(
-                f"mtp_log_prob is {getattr(mtp_log_prob, 'shape', mtp_log_prob)!r}: allowed is a tensor "
+                f"mtp_log_prob is {describe(mtp_log_prob)}: allowed is a tensor "
                 "[B, T, K-1], one entry per MTP module"
             )
         exists = block_mask(batch.valid, mtp_log_prob.shape[-1] + 1)
         new = batch.select(mtp_log_prob, "mtp_log_prob", exists)
         old = batch.select(old_mtp_log_prob, "old_mtp_log_prob", exists)
-        mtp = (new - old).clamp(-RATIO_BOUND, RATIO_BOUND)
+        mtp = (new - old).nan_to_num_(0.0, RATIO_BOUND, -RATIO_BOUND).clamp_(-RATIO_BOUND, RATIO_BOUND)
     weights = block_weights(mtp.shape[-1] + 1, mtp_weight, decay)
     token = batch.log_ratio.clamp(-RATIO_BOUND, RATIO_BOUND) if len(weights) > 1 else batch.log_ratio
     log_ratio = block_log_ratio(token, mtp, weights)
@@ -143,9 +143,10 @@ def _block(
     if mtp_gradient == "full" and mtp_log_prob is not None:
         # by module k: b_k times the slope by log r_t, where l^(k) exists and is not bounded
         coefficient = slope[..., None] * slope.new_tensor(weights[1:])
-        coefficient = torch.where(exists & ((new - old).abs() <= RATIO_BOUND), coefficient, 0.0)
-        with torch.enable_grad():
-            live = torch.where(exists, mtp_log_prob.to(slope.dtype), 0.0)
+        inside = exists & ((new - old).abs() <= RATIO_BOUND)
+        coefficient = torch.where(inside, coefficient, 0.0)
+        with torch.set_grad_enabled(batch.grad_enabled):
+            live = torch.where(inside, mtp_log_prob.to(slope.dtype), 0.0)
             through = (coefficient * (live - live.detach())).sum(-1)
             terms.loss = TokenLoss(attach(batch.live_log_prob, value, own) + through, None)
     return terms

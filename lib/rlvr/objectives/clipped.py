@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlvr.checks import check_integer, check_number, check_pair
 from rlvr.losses import TokenLoss, clipped_surrogate
 from rlvr.ratios import RATIO_BOUND, discounted_future
 from rlvr.registry import Batch, Terms, register
@@ -181,12 +182,11 @@ def fipo(
     bounds = [_check_influence("influence_clip", influence_clip)]
     if unsafe_influence_clip is not None:
         bounds.append(_check_influence("unsafe_influence_clip", unsafe_influence_clip))
-    if not ratio_limit > 1:
-        raise ValueError(f"ratio_limit={ratio_limit!r}: allowed are numbers > 1 (inf = no limit)")
-    if max_dual_clipped is not None and not (
-        isinstance(max_dual_clipped, int) and not isinstance(max_dual_clipped, bool) and max_dual_clipped >= 0
-    ):
-        raise ValueError(f"max_dual_clipped={max_dual_clipped!r}: allowed are None (off) and integers >= 0")
+    ratio_limit = check_number("ratio_limit", ratio_limit, lambda x: x > 1, "numbers > 1 (inf = no limit)")
+    if max_dual_clipped is not None:
+        max_dual_clipped = min(
+            check_integer("max_dual_clipped", max_dual_clipped, 0, "None (off) and integers >= 0"), 2**31
+        )
 
     log_ratio = batch.log_ratio.clamp(-RATIO_BOUND, RATIO_BOUND)
     extreme = log_ratio > math.log(ratio_limit)
@@ -224,10 +224,6 @@ FIPO_PRESETS: dict[str, dict[str, Any]] = {
 
 
 def _check_influence(name: str, bounds: tuple[float, float]) -> tuple[float, float]:
-    try:
-        low, high = (float(bound) for bound in bounds)
-    except (TypeError, ValueError):
-        low = high = math.nan
-    if not 0 <= low <= 1 <= high:
-        raise ValueError(f"{name}={bounds!r}: allowed are pairs (low, high) with 0 <= low <= 1 <= high")
-    return low, high
+    return check_pair(
+        name, bounds, lambda low, high: 0 <= low <= 1 <= high, "pairs (low, high) with 0 <= low <= 1 <= high"
+    )

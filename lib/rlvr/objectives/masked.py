@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rlvr import trust_regions
+from rlvr.checks import check_number
 from rlvr.losses import masked_policy_gradient
 from rlvr.ratios import RATIO_BOUND, bounded_exp
 from rlvr.registry import Batch, Terms, register
@@ -68,16 +69,15 @@ def dppo_kl(batch: Batch, *, delta: float = 0.05, ratio_cap: float = 20.0) -> Te
 
 def _dppo(batch: Batch, keep: Tensor, ratio_cap: float) -> Terms:
     ratio = bounded_exp(batch.log_ratio, RATIO_BOUND)
-    weight = ratio.clamp(max=check_ratio_cap(ratio_cap))
+    ratio_cap = check_ratio_cap(ratio_cap)
+    weight = ratio.clamp(max=ratio_cap)
     return masked_terms(batch, ratio, weight, keep, ratio_cap_fraction=ratio > ratio_cap)
 
 
 def check_ratio_cap(ratio_cap: float) -> float:
-    if not ratio_cap >= 1:
-        raise ValueError(
-            f"ratio_cap={ratio_cap!r}: allowed are numbers >= 1 (absolute, inf = no cap); ratio 1 weighs 1"
-        )
-    return ratio_cap
+    return check_number(
+        "ratio_cap", ratio_cap, lambda x: x >= 1, "numbers >= 1 (absolute, inf = no cap); ratio 1 weighs 1"
+    )
 
 
 @register("token-mean")
@@ -98,11 +98,10 @@ def cispo(batch: Batch, *, ratio_cap: float = 5.0, ratio_floor: float = 0.0) -> 
         in TRL, where 0.2 silently divides every on-policy gradient by 5.
     Sources: MiniMax-M1 (arXiv 2506.13585) Eq. 4-5, whose value of the cap is not stated.
     """
-    check_ratio_cap(ratio_cap)
-    if not 0 <= ratio_floor <= 1:
-        raise ValueError(
-            f"ratio_floor={ratio_floor!r}: allowed are 0 <= ratio_floor <= 1 (absolute, 0 = none)"
-        )
+    ratio_cap = check_ratio_cap(ratio_cap)
+    ratio_floor = check_number(
+        "ratio_floor", ratio_floor, lambda x: 0 <= x <= 1, "0 <= ratio_floor <= 1 (absolute, 0 = none)"
+    )
     ratio = bounded_exp(batch.log_ratio, RATIO_BOUND)
     weight = ratio.clamp(ratio_floor, ratio_cap)
     return masked_terms(batch, ratio, weight, batch.valid, ratio_cap_fraction=weight != ratio)

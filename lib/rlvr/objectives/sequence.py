@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlvr.checks import check_number, describe
 from rlvr.losses import TokenLoss, clipped_surrogate
 from rlvr.ratios import bounded_exp, sequence_log_ratio
-from rlvr.registry import Batch, Terms, check_binary, register
+from rlvr.registry import Batch, Terms, check_binary, register, usable
 
 SEQUENCE_BOUND = 10.0  # nats, on the mean log ratio [public: verl]
 
@@ -108,10 +109,16 @@ def masked_gspo(
     Sources: [text: IBPO Eq. 7, G.2, I.2].
     """
     if token_mask is not None:
-        if not isinstance(token_mask, Tensor) or token_mask.shape != batch.valid.shape:
+        shape = list(batch.valid.shape)
+        if (
+            not isinstance(token_mask, Tensor)
+            or list(token_mask.shape) != shape
+            or not usable(token_mask, batch.valid)
+            or token_mask.is_complex()
+        ):
             raise ValueError(
-                f"token_mask is {getattr(token_mask, 'shape', token_mask)!r}: allowed are None and a tensor "
-                f"of response_mask's shape {list(batch.valid.shape)}"
+                f"token_mask is {describe(token_mask)}: allowed are None and a dense real tensor "
+                f"of response_mask's shape {shape} on its device"
             )
         if batch.check:
             check_binary("token_mask", torch.where(batch.valid, token_mask, torch.zeros_like(token_mask)))
@@ -146,9 +153,10 @@ def gmpo(
         whatever aggregation is configured, and its n_i by n_i + 1e-8.
     Sources: GMPO (arXiv 2507.20673) Eq. 4.
     """
-    for name, value in (("clip_low", clip_low), ("clip_high", clip_high)):
-        if not value > 0:
-            raise ValueError(f"{name}={value!r}: allowed are numbers > 0 (nats; inf = no clip)")
+    clip_low, clip_high = (
+        check_number(name, value, lambda x: x > 0, "numbers > 0 (nats; inf = no clip)")
+        for name, value in (("clip_low", clip_low), ("clip_high", clip_high))
+    )
     up = batch.advantages > 0
     clipped = torch.where(up, batch.log_ratio.clamp(max=clip_high), batch.log_ratio.clamp(min=-clip_low))
     kept = (clipped == batch.log_ratio) & batch.valid

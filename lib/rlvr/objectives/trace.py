@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from rlvr import trust_regions
+from rlvr.checks import check_choice, check_number
 from rlvr.losses import TokenLoss, attach
 from rlvr.objectives.masked import masked_terms
 from rlvr.ratios import (
+    EXP_LIMIT,
     TraceGradient,
     Window,
     bounded_exp,
@@ -24,7 +26,7 @@ from rlvr.ratios import (
 )
 from rlvr.registry import Batch, Terms, register
 
-_WEIGHT_BOUND = 60.0  # nats: a sum of 1e6 unclipped weights still fits float32 [choice]
+_WEIGHT_BOUND = EXP_LIMIT
 _WEIGHT_CAP = math.exp(_WEIGHT_BOUND)
 
 
@@ -87,10 +89,13 @@ def nfpo(
         log_rho = batch.log_prob - mu
     rho = ratio = bounded_exp(log_rho, ratio_bound)
     if rho_clip is not None:
-        if not rho_clip >= 1:
-            raise ValueError(f"rho_clip={rho_clip!r}: allowed are None (off) and numbers >= 1")
+        rho_clip = check_number("rho_clip", rho_clip, lambda x: x >= 1, "None (off) and numbers >= 1")
         rho = ratio.clamp(1 / rho_clip, rho_clip)
 
+    check_choice("region", region, ("tv", "kl", "clip", "band", "none"))
+    trust_regions.check_clips(clip_low, clip_high)
+    trust_regions.check_band(band)
+    trust_regions.check_delta(delta)
     advantages = batch.advantages
     if region == "tv":
         keep = trust_regions.binary_tv(batch.log_prob, mu, advantages, delta)
@@ -101,10 +106,8 @@ def nfpo(
         keep = trust_regions.ppo_clip(ratio, advantages, clip_low, clip_high)
     elif region == "band":
         keep = trust_regions.ratio_band(ratio, band)
-    elif region == "none":
-        keep = batch.valid
     else:
-        raise ValueError(f"region={region!r}: allowed are 'tv', 'kl', 'clip', 'band' and 'none'")
+        keep = batch.valid
     keep = keep & batch.valid
 
     dtype = torch.float64 if trace_clip is None else ratio.dtype
@@ -114,11 +117,11 @@ def nfpo(
         trace = clip_trace(log_trace, None, ratio.dtype).clamp_(max=_WEIGHT_CAP)
         clipped = torch.zeros_like(keep)
     else:
-        raw = log_trace.exp_()
+        raw = log_trace.clamp_(max=EXP_LIMIT).exp_()
         trace = raw.clamp(*check_trace_clip(trace_clip))
         clipped = trace != raw
 
-    weight = rho * trace if trace_clip else (rho * trace).clamp_(max=_WEIGHT_CAP)
+    weight = (rho * trace).clamp_(max=_WEIGHT_CAP)
     terms = masked_terms(batch, ratio, weight, keep, trace_clip_fraction=clipped)
     terms.log_ratio = log_rho
     terms.means["trace_mean"] = trace
@@ -187,11 +190,10 @@ def _through_trace(
 ) -> TokenLoss:
     """Adds ``-M A sg(rho - 1) Gbar`` with the trace's gradient to a masked policy gradient."""
     coefficient = torch.where(keep, (1 - rho) * batch.advantages, 0.0)
-    with torch.enable_grad():
+    with torch.set_grad_enabled(batch.grad_enabled):
         live = log_ratio(batch.live_log_prob, batch.old_log_prob, batch.valid)
         trace = forward_trace(
             live, batch.valid, horizon, ratio_clip, trace_clip, window, trace_gradient="full"
         )
-        if trace_clip is None:
-            trace = torch.minimum(trace, _WEIGHT_CAP / rho.clamp_min(1))
+        trace = torch.minimum(trace, _WEIGHT_CAP / rho.clamp_min(1))
         return TokenLoss(attach(batch.live_log_prob, *loss) + coefficient * trace, None)

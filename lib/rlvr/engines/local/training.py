@@ -176,13 +176,15 @@ class _Run:
         updates, kept = [], []
         for number, batch in enumerate(minibatches(rollout, config.minibatches)):
             values, log_prob, slope = self.updater.step(batch)
-            if index == 0 and number == 0:
+            if number == 0 and (index == 0 or job.lag == 0):
                 self._gate(batch, log_prob)
             updates.append(values)
             kept += self._record(batch, log_prob, slope, number)
             self.counts["tokens_trained"] += len(batch.packed.targets)
-        row |= pd.DataFrame(updates).mean().to_dict()
-        row["grad_norm_max"] = max(u["grad_norm"] for u in updates)
+        norms = [u.pop("grad_norm") for u in updates]
+        row |= {"loss": sum(u.pop("loss") for u in updates) / len(updates)}
+        row |= {"grad_norm": sum(norms) / len(norms), "grad_norm_max": max(norms)}
+        row |= objectives.merge_metrics(updates)
         if kept:
             self.records.append({k: torch.cat([part[k] for part in kept]) for k in kept[0]})
         if len(self.past) > job.lag:
@@ -211,9 +213,9 @@ class _Run:
         return pass1(policy, self.codec, self.validation, self.job.train.max_new_tokens, seed)
 
     def _gate(self, batch: MiniBatch, log_prob: Tensor) -> None:
-        """Before the first update both code paths hold the same weights: their log-probs must agree."""
+        """Before a step's first update both code paths hold the same weights: their log-probs must agree."""
         gap = float((log_prob - batch.old_log_prob).abs().max())
-        if gap > START_GATE:
+        if not gap <= START_GATE:  # NaN does not pass
             raise RuntimeError(
                 f"sampler and trainer disagree by {gap:.3g} nats on the same weights (allowed {START_GATE:g})"
             )

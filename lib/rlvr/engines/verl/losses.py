@@ -26,8 +26,8 @@ def refusal(objective: Objective) -> str | None:
     if not objective.needs:
         return None
     return (
-        f"loss_mode={objective.name!r} needs {', '.join(objective.needs)}, which verl does not hand to a policy loss "
-        f"(it hands over {GIVEN}); without it this would be another objective"
+        f"loss_mode={objective.name!r} needs {', '.join(objective.needs)}, which verl does not hand to a "
+        f"policy loss (it hands over {GIVEN}); without it this would be another objective"
     )
 
 
