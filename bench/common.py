@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import platform
 import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from measure import seconds as seconds
 
 from rlvr.config import load_scale
 from rlvr.engines.local.policy import Policy
@@ -28,12 +27,6 @@ def setting() -> tuple[Policy, Codec, list]:
     torch.set_num_threads(THREADS)
     problems = get_task(SCALE.problems.task).generate("train", PROMPTS, 7, SCALE.problems.operations)
     return Policy.from_pretrained(MODEL), Codec.load(MODEL), problems
-
-
-def seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
 
 
 def compare(name: str, ours: list[float], theirs: list[float], unit: str, higher_is_better: bool) -> None:

@@ -24,7 +24,7 @@ def column(values):
     ],
 )
 def test_ppo_clip(ratio, advantage, keep):
-    assert regions.ppo_clip(column([ratio]), column([advantage])).item() is keep
+    assert regions.ppo_clip(column([ratio]), column([advantage])).item() == keep
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_ppo_clip(ratio, advantage, keep):
 )
 def test_binary_tv(pi, mu, advantage, keep):
     mask = regions.binary_tv(column([pi]).log(), column([mu]).log(), column([advantage]), 0.2)
-    assert mask.item() is keep
+    assert mask.item() == keep
 
 
 def kl(mu, pi):
@@ -57,7 +57,7 @@ def test_binary_kl(mu, pi, advantage, delta):
     back = pi <= mu if advantage > 0 else pi >= mu
     new, old = column([pi]).log(), column([mu]).log()
     mask = regions.binary_kl(new, old, new - old, column([advantage]), delta)
-    assert mask.item() is (kl(mu, pi) <= delta or back)
+    assert mask.item() == (kl(mu, pi) <= delta or back)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_binary_kl(mu, pi, advantage, delta):
 def test_binary_kl_at_the_ends(new, old, advantage, keep):
     new, old = column([new]), column([old])
     bounded = (new - old).clamp(-20, 20)
-    assert regions.binary_kl(new, old, bounded, column([advantage]), 0.2).item() is keep
+    assert regions.binary_kl(new, old, bounded, column([advantage]), 0.2).item() == keep
 
 
 def test_ratio_band():

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rlvr.checks import check_choice, check_number, refuse
+from rlvr.indicators import indicator
 from rlvr.ratios import RATIO_BOUND, bounded_exp
 from rlvr.trust_regions import clip_bounds
 
@@ -48,7 +49,7 @@ def masked_policy_gradient(log_prob: Tensor, weight: Tensor, advantages: Tensor,
     ``log_prob``, ``weight``, ``keep`` [B, T]; ``advantages`` broadcasts. ``keep`` is the trust region and
     the response mask in one. The value equals the surrogate's only up to a constant; gradients compare.
     """
-    slope = torch.where(keep, weight * advantages, 0.0).neg_()
+    slope = (weight * advantages).mul_(keep).neg_()
     return TokenLoss(slope * log_prob, slope)
 
 
@@ -71,9 +72,10 @@ def clipped_surrogate(
     ratio = bounded_exp(log_ratio, bound)
     lower, upper = clip_bounds(advantages, clip_low, clip_high, dual_clip)
     effective = torch.maximum(torch.minimum(ratio, upper), lower)
-    active = (effective == ratio) & (log_ratio.abs() <= bound)
-    value = torch.where(response_mask.bool(), effective * advantages, 0.0).neg_()
-    return TokenLoss(value, torch.where(active, value, 0.0)), ratio, active
+    active = indicator(torch.eq, effective, ratio) * indicator(torch.le, log_ratio.abs(), bound)
+    value = (effective * advantages) * response_mask
+    value.neg_()
+    return TokenLoss(value, value * active), ratio, active
 
 
 def aggregation_scale(
@@ -85,6 +87,7 @@ def aggregation_scale(
     loss_scale_factor: int | float | None = None,
     dp_size: int = 1,
     dtype: torch.dtype = torch.float32,
+    lengths: Tensor | None = None,
 ) -> Tensor:
     """Weight of every token's loss in the total: a scalar, or [B, 1] for ``seq-mean-token-mean``.
 
@@ -101,10 +104,11 @@ def aggregation_scale(
     """
     check_choice("loss_agg_mode", loss_agg_mode, AGGREGATIONS)
     valid = response_mask.bool()
+    lengths = valid.sum(-1, keepdim=True) if lengths is None else lengths
     for name, count in (("batch_num_tokens", batch_num_tokens), ("global_batch_size", global_batch_size)):
         if count is not None:
             # a batch with nothing valid counts 0, and its loss is 0 whatever the denominator
-            _check_count(name, count, int(valid.any()), "None (of this batch) and finite numbers >= 1")
+            _check_count(name, count, int(lengths.any()), "None (of this batch) and finite numbers >= 1")
     if loss_scale_factor is not None:
         _check_count("loss_scale_factor", loss_scale_factor, 1e-9, "None (the width) and finite numbers > 0")
     _check_count("dp_size", dp_size, 1, "finite numbers >= 1")
@@ -116,12 +120,12 @@ def aggregation_scale(
     if loss_agg_mode == "token-sum":
         return torch.full((), float(dp_size), dtype=dtype, device=valid.device)
     if loss_agg_mode == "token-mean":
-        return per(valid.sum() if batch_num_tokens is None else batch_num_tokens)
-    per_row = per((valid.sum(-1) > 0).sum() if global_batch_size is None else global_batch_size)
+        return per(lengths.sum() if batch_num_tokens is None else batch_num_tokens)
+    per_row = per((lengths > 0).sum() if global_batch_size is None else global_batch_size)
     if loss_agg_mode == "seq-mean-token-sum":
         return per_row
     if loss_agg_mode == "seq-mean-token-mean":
-        return per_row / valid.sum(-1, keepdim=True).clamp_min(1)
+        return per_row / lengths.clamp_min(1)
     return per_row / (valid.shape[-1] if loss_scale_factor is None else loss_scale_factor)
 
 
@@ -152,8 +156,10 @@ def aggregate(
 
 class _KnownSlope(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, log_prob: Tensor, value: Tensor, slope: Tensor, share: Tensor | None) -> Tensor:
-        ctx.save_for_backward(slope, share)
+    def forward(
+        ctx, log_prob: Tensor, value: Tensor, slope: Tensor, share: Tensor | None, scale: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(slope, share, scale)
         ctx.dtype = log_prob.dtype
         return value.clone()  # no view, so that a caller may add to the loss in place
 
@@ -161,16 +167,18 @@ class _KnownSlope(torch.autograd.Function):
     def backward(ctx, grad: Tensor):
         if torch.is_grad_enabled():  # create_graph=True
             raise RuntimeError("create_graph=True: objectives are differentiable in first order only")
-        slope, share = ctx.saved_tensors
-        grad = grad * slope
+        slope, share, scale = ctx.saved_tensors
+        grad = (grad if scale is None else grad * scale) * slope
         if share is not None:
             grad = grad.sum(-1, keepdim=True) * share
-        return grad.to(ctx.dtype), None, None, None
+        return grad.to(ctx.dtype), None, None, None, None
 
 
-def attach(log_prob: Tensor, value: Tensor, slope: Tensor, share: Tensor | None = None) -> Tensor:
+def attach(
+    log_prob: Tensor, value: Tensor, slope: Tensor, share: Tensor | None = None, scale: Tensor | None = None
+) -> Tensor:
     """``value`` (a scalar, or [B, T]) with the gradient of :class:`TokenLoss` by ``log_prob``.
 
     ``slope`` is then the derivative of the scalar, or of each token's loss. First order only.
     """
-    return _KnownSlope.apply(log_prob, value, slope, share)
+    return _KnownSlope.apply(log_prob, value, slope, share, scale)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from rlvr.checks import check_choice, check_integer, check_number, check_pair
+from rlvr.indicators import as_bits, as_float, select
 
 Window = Literal["valid", "positions"]
 TraceGradient = Literal["stop", "full"]
@@ -62,7 +63,7 @@ def bounded_exp(value: Tensor, bound: float) -> Tensor:
     bound = check_number(
         "ratio_bound", bound, lambda x: 0 < x <= 80, "0 < bound <= 80 nats (exp(88) overflows float32)"
     )
-    return value.clamp(-bound, bound).exp()
+    return value.clamp(-bound, bound).exp_()
 
 
 def forward_trace(
@@ -104,6 +105,7 @@ def log_forward_trace(
     ratio_clip: float | None = 3.0,
     window: Window = "valid",
     dtype: torch.dtype = torch.float64,
+    zeroed: bool = False,
 ) -> Tensor:
     """Logarithm of the trace before its own clip, [B, T] in ``dtype``; see :func:`forward_trace`."""
     horizon = _check_horizon(horizon)
@@ -115,7 +117,10 @@ def log_forward_trace(
         limit = min(limit, math.log(ratio_clip))
     valid = response_mask.bool()
     # float64 before the clip: log 3 rounded to float32, 255 times over, is an error of 6e-6.
-    factors = torch.where(valid, log_ratio, 0.0).double().clamp_(-limit, limit)
+    if zeroed:
+        factors = log_ratio.to(torch.float64, copy=True).clamp_(-limit, limit)
+    else:
+        factors = torch.where(valid, log_ratio, 0.0).double().clamp_(-limit, limit)
     return _sum_of_next(factors, valid, horizon - 1, window, dtype)
 
 
@@ -155,6 +160,11 @@ def _sum_of_next(values: Tensor, valid: Tensor, count: int, window: Window, dtyp
     prefix = values.cumsum_(-1)
     total = prefix[:, -1:]
     if window == "positions" or not _has_holes(valid):
+        if not prefix.requires_grad:
+            out = torch.empty(prefix.shape, dtype=dtype, device=prefix.device)
+            torch.sub(prefix[:, count:], prefix[:, :-count], out=out[:, :-count])
+            torch.sub(total, prefix[:, -count:], out=out[:, -count:])
+            return out
         inner, last = prefix[:, count:] - prefix[:, :-count], total - prefix[:, -count:]
         return torch.cat([inner.to(dtype), last.to(dtype)], dim=-1)
     # Prefix sum by ordinal (from 1) of the valid token; masked positions go to slot 0, which nobody reads.
@@ -165,8 +175,10 @@ def _sum_of_next(values: Tensor, valid: Tensor, count: int, window: Window, dtyp
 
 def _has_holes(valid: Tensor) -> bool:
     """Whether a row has a masked position between two valid ones."""
-    starts = (valid[:, 1:] > valid[:, :-1]).sum(-1) + valid[:, 0]
-    return bool((starts > 1).any())
+    starts = (valid[:, 1:] > valid[:, :-1]).view(torch.uint8)
+    if not starts.numel() or not starts.amax():  # padding on the right only
+        return False
+    return bool((starts.sum(-1) + valid[:, 0] > 1).any())
 
 
 def sequence_log_ratio(
@@ -181,7 +193,10 @@ def sequence_log_ratio(
     """
     marked = response_mask.bool() if token_mask is None else response_mask.bool() & token_mask.bool()
     count = marked.sum(-1, keepdim=True).clamp_min(1).to(log_ratio.dtype)
-    total = log_ratio if token_mask is None else torch.where(marked, log_ratio, 0.0)
+    total = log_ratio
+    if token_mask is not None:
+        total = select(log_ratio, as_bits(marked, log_ratio.dtype))  # an infinite log ratio times 0 is NaN
+    marked = as_float(marked, log_ratio.dtype)
     return total.sum(-1, keepdim=True) / count, marked / count
 
 
@@ -208,10 +223,10 @@ def block_mask(response_mask: Tensor, blocks: int) -> Tensor:
     """Which MTP log ratios exist, [B, T, K-1] bool: position t and its target t+k-1 (k = 2..K) are valid."""
     valid = response_mask.bool()
     width = valid.shape[-1]
-    ahead = [torch.nn.functional.pad(valid, (0, k))[:, k : k + width] for k in range(1, blocks)]
+    ahead = [torch.nn.functional.pad(valid, (0, k))[:, k : k + width] & valid for k in range(1, blocks)]
     if not ahead:
         return valid.new_zeros(*valid.shape, 0)
-    return torch.stack(ahead, -1) & valid[..., None]
+    return torch.stack(ahead, -1)
 
 
 def block_log_ratio(log_ratio: Tensor, mtp_log_ratio: Tensor, weights: list[float]) -> Tensor:
@@ -228,9 +243,7 @@ def block_log_ratio(log_ratio: Tensor, mtp_log_ratio: Tensor, weights: list[floa
             f"{mtp_log_ratio.shape[-1] + 1}"
         )
     total = weights[0] * log_ratio
-    for k, weight in enumerate(weights[1:]):
-        total = total + weight * mtp_log_ratio[..., k]
-    return total
+    return total + mtp_log_ratio @ mtp_log_ratio.new_tensor(weights[1:]) if len(weights) > 1 else total
 
 
 def discounted_future(values: Tensor, response_mask: Tensor, half_life: float) -> Tensor:
@@ -243,7 +256,14 @@ def discounted_future(values: Tensor, response_mask: Tensor, half_life: float) -
     half_life = check_number(
         "half_life", half_life, lambda x: x > 0, "numbers > 0 (tokens; inf = no discount)"
     )
-    ordinal = response_mask.bool().cumsum(-1).double()
+    valid = response_mask.bool()
+    holes = _has_holes(valid)
+    # without holes positions count like tokens, and the powers of g are one row
+    ordinal = (
+        valid.cumsum(-1).double()
+        if holes
+        else torch.arange(values.shape[-1], device=values.device).double()[None]
+    )
     # g^-k is a factor inside a suffix sum; chunks keep it within float64's range.
     width = values.shape[-1]
     chunk = width if math.isinf(half_life) else max(1, int(900 * half_life))
@@ -251,10 +271,14 @@ def discounted_future(values: Tensor, response_mask: Tensor, half_life: float) -
     for end in range(width, 0, -chunk):
         at = slice(max(0, end - chunk), end)
         age = (ordinal[:, at] - ordinal[:, at.start : at.start + 1]) / half_life
-        weighted = values[:, at].double() * torch.exp2(-age)
+        power = torch.exp2(age)
+        weighted = values[:, at].double() / power
         ahead = weighted.flip(-1).cumsum(-1).flip(-1)
         # carry is F at the next chunk's first position, one token further if that is valid
-        step = response_mask[:, end : end + 1].bool().double() / half_life if end < width else 0.0
-        parts.append(torch.exp2(age) * ahead + torch.exp2(age - age[:, -1:] - step) * carry)
+        step = (valid[:, end : end + 1].double() if holes else 1.0) / half_life if end < width else 0.0
+        part = ahead.mul_(power)
+        if end < width:
+            part += torch.exp2(age - age[:, -1:] - step) * carry
+        parts.append(part)
         carry = parts[-1][:, :1]
-    return torch.cat(parts[::-1], -1)
+    return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], -1)

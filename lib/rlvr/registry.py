@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rlvr.checks import check_choice, describe
+from rlvr.indicators import as_bits, as_float, select
 from rlvr.losses import TokenLoss, aggregation_scale, attach
 from rlvr.ratios import RATIO_BOUND, compute_dtype
 
@@ -33,6 +34,8 @@ class Batch:
     log_ratio: Tensor  # [B, T]
     advantages: Tensor  # [B, 1] or [B, T]
     valid: Tensor  # [B, T] bool
+    mask: Tensor  # [B, T] the same as 0.0 and 1.0
+    lengths: Tensor  # [B, 1] valid tokens
     live_log_prob: Tensor  # the caller's tensor, with its autograd graph
     check: bool
     grad_enabled: bool  # whether the caller records gradients
@@ -41,7 +44,8 @@ class Batch:
         """A further log-prob argument, checked and cleaned like the others; ``exists`` [B, T, ...] bool says
         where it has values (default: at the valid tokens)."""
         exists = self.valid if exists is None else exists
-        return _select(name, log_prob, exists, self.log_prob.dtype, self.check)
+        bits = exists if exists.dtype in (torch.int32, torch.int64) else as_bits(exists, self.log_prob.dtype)
+        return _select(name, log_prob, bits, self.log_prob.dtype, self.check)
 
 
 @dataclass
@@ -52,7 +56,7 @@ class Terms:
     ratio: Tensor  # rho, 1 where masked
     weight: Tensor  # before trust region and advantage, 1 where masked
     log_ratio: Tensor | None = None  # of rho, 0 where masked; None: that of the batch
-    shares: dict[str, Tensor] = field(default_factory=dict)  # metrics: bool, False where masked
+    shares: dict[str, Tensor] = field(default_factory=dict)  # metrics: 0.0 and 1.0, 0 where masked
     means: dict[str, Tensor] = field(default_factory=dict)  # metrics: floating, 1 where masked
 
 
@@ -128,14 +132,16 @@ class Objective:
                 loss_scale_factor=loss_scale_factor,
                 dp_size=dp_size,
                 dtype=batch.log_prob.dtype,
+                lengths=batch.lengths,
             )
             terms = self._recipe(batch, **parameters)
             metrics = _summarise(terms, batch)
         value, slope, share = terms.loss
         if reduction == "loss":
-            value = (value * scale).sum()
-            slope = None if slope is None else slope * scale
-        return (value if slope is None else attach(log_prob, value, slope, share)), metrics
+            value = (value.sum(-1, keepdim=True) * scale).sum()
+        else:
+            scale = None
+        return (value if slope is None else attach(log_prob, value, slope, share, scale)), metrics
 
 
 def register(loss_agg_mode: str, needs: Sequence[str] = ()) -> Callable[[Recipe], Objective]:
@@ -199,26 +205,30 @@ def _prepare(
     if check:
         check_binary("response_mask", response_mask)
     dtype = compute_dtype(log_prob, old_log_prob)
-    new = _select("log_prob", log_prob, valid, dtype, check, finite=True)
-    old = _select("old_log_prob", old_log_prob, valid, dtype, check)
+    bits = as_bits(valid, dtype)
+    lengths = -bits.sum(-1, keepdim=True, dtype=torch.int32)
+    new = _select("log_prob", log_prob, bits, dtype, check, finite=True)
+    old = _select("old_log_prob", old_log_prob, bits, dtype, check)
     per_row = advantages.ndim == 1 or advantages.shape[1] == 1
     advantages = advantages.detach().to(dtype).reshape(len(valid), -1)
-    advantages = torch.where(valid.sum(-1, keepdim=True) > 0 if per_row else valid, advantages, 0.0)
-    if check and not advantages.isfinite().all():
+    advantages = select(advantages, as_bits(lengths > 0, dtype) if per_row else bits)
+    if check and not torch.stack(torch.aminmax(advantages)).isfinite().all():
         raise ValueError("advantages holds NaN or an infinity at a valid token: allowed are finite numbers")
-    return Batch(new, old, new - old, advantages, valid, log_prob, check, grad_enabled)
+    return Batch(
+        new, old, new - old, advantages, valid, as_float(valid, dtype), lengths, log_prob, check, grad_enabled
+    )
 
 
 def _select(
-    name: str, log_prob: Tensor, valid: Tensor, dtype: torch.dtype, check: bool, finite: bool = False
+    name: str, log_prob: Tensor, bits: Tensor, dtype: torch.dtype, check: bool, finite: bool = False
 ) -> Tensor:
     """``log_prob`` as a constant that is 0 where masked, before any arithmetic: NaN * 0 is NaN.
 
     ``finite``: -inf is an error too. mu = 0 only meets the ratio's bound, pi = 0 has no gradient.
     """
     if check:
-        _check_log_prob_shape(name, log_prob, valid)
-    selected = torch.where(valid, log_prob.detach().to(dtype), 0.0)
+        _check_log_prob_shape(name, log_prob, bits)
+    selected = select(log_prob.detach().to(dtype), bits)
     if check and selected.numel():
         lowest, highest = torch.aminmax(selected)  # one pass; NaN propagates and fails the comparison
         if not highest <= POSITIVE_LOG_PROB or (finite and lowest == -torch.inf):
@@ -232,7 +242,7 @@ def _select(
 
 def check_binary(name: str, mask: Tensor) -> None:
     """ValueError unless ``mask`` holds 0 and 1 only."""
-    if not torch.equal(mask.bool().to(mask.dtype), mask):
+    if mask.dtype != torch.bool and not torch.equal(mask.bool().to(mask.dtype), mask):
         other = mask[(mask != 0) & (mask != 1)][0].item()
         raise ValueError(f"{name} holds {other}: allowed are 0 and 1")
 
@@ -284,26 +294,30 @@ def usable(value: Tensor, like: Tensor) -> bool:
 
 
 def _summarise(terms: Terms, batch: Batch) -> Metrics:
-    valid = batch.valid
-    count = valid.sum()
+    count = batch.lengths.sum()
     tokens = count.clamp_min(1).to(terms.ratio.dtype)
 
-    def around_one(values: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean of values that are exactly 1 where masked, and mean distance from 1."""
-        distance = values - 1
-        mean = 1 + distance.sum() / tokens
-        return mean, distance.abs_().sum() / tokens
+    scratch = torch.empty_like(batch.log_ratio)  # one buffer: writing to fresh memory costs more than the sum
+
+    def mean_around_one(values: Tensor) -> Tensor:
+        """Mean of values that are exactly 1 where masked; leaves their distances from 1 in ``scratch``."""
+        return 1 + torch.sub(values, 1, out=scratch).sum() / tokens
+
+    def mean_distance() -> Tensor:
+        return scratch.abs_().sum() / tokens
 
     log_ratio = batch.log_ratio if terms.log_ratio is None else terms.log_ratio
     metrics: Metrics = {"tokens": count}
-    metrics["kl"] = -log_ratio.clamp(-RATIO_BOUND, RATIO_BOUND).sum() / tokens
-    metrics["ratio_mean"], metrics["ratio_correction_strength"] = around_one(terms.ratio)
-    metrics["ratio_max"] = torch.where(valid, terms.ratio, 0.0).amax()
+    metrics["kl"] = -(torch.clamp(log_ratio, -RATIO_BOUND, RATIO_BOUND, out=scratch).sum() / tokens)
+    metrics["ratio_mean"] = mean_around_one(terms.ratio)
+    metrics["ratio_correction_strength"] = mean_distance()
+    metrics["ratio_max"] = torch.mul(terms.ratio, batch.mask, out=scratch).amax()
     metrics["correction_strength"] = metrics["ratio_correction_strength"]
     if terms.weight is not terms.ratio:
-        metrics["correction_strength"] = around_one(terms.weight)[1]
+        mean_around_one(terms.weight)
+        metrics["correction_strength"] = mean_distance()
     metrics |= {name: value.sum() / tokens for name, value in terms.shares.items()}
-    metrics |= {name: around_one(value)[0] for name, value in terms.means.items()}
+    metrics |= {name: mean_around_one(value) for name, value in terms.means.items()}
     return metrics
 
 

@@ -1,6 +1,6 @@
 """Trust regions: which tokens keep their gradient.
 
-Each mask returns a boolean tensor that is True where the token keeps its gradient. ``A`` is the
+Each mask is a tensor in the dtype of its inputs: 1 where the token keeps its gradient, else 0. ``A`` is the
 advantage; a token with ``A > 0`` is pushed up, any other down [public: verl puts A = 0 with the latter].
 All are constants: no gradient passes through the decision.
 """
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlvr.checks import check_number, check_pair
+from rlvr.indicators import indicator
 
 
 def check_clips(clip_low: float, clip_high: float) -> tuple[float, float]:
@@ -35,17 +36,18 @@ def clip_bounds(
     clip_low, clip_high = check_clips(clip_low, clip_high)
     if dual_clip is not None:
         dual_clip = check_number("dual_clip", dual_clip, lambda x: x > 1, "None (off) and numbers > 1")
-    up = advantages > 0
-    lower = torch.full_like(advantages, 1 - clip_low).masked_fill_(up, -torch.inf)
-    cap = torch.inf if dual_clip is None else dual_clip
-    return lower, torch.full_like(advantages, 1 + clip_high).masked_fill_(~up, cap)
+    up = indicator(torch.gt, advantages, 0)
+    down = 1 - up
+    top = torch.finfo(advantages.dtype).max
+    cap = top if dual_clip is None else min(dual_clip, top)
+    return down * (1 - clip_low), down.mul(cap).add_(up, alpha=1 + clip_high)
 
 
 @torch.no_grad()
 def ppo_clip(ratio: Tensor, advantages: Tensor, clip_low: float = 0.2, clip_high: float = 0.28) -> Tensor:
     """The PPO clip as a mask: A > 0: ``rho <= 1+eh``; A <= 0: ``rho >= 1-el``. ``advantages`` broadcasts."""
     lower, upper = clip_bounds(advantages, clip_low, clip_high, dual_clip=None)
-    return (ratio >= lower) & (ratio <= upper)
+    return indicator(torch.ge, ratio, lower) * indicator(torch.le, ratio, upper)
 
 
 @torch.no_grad()
@@ -57,8 +59,13 @@ def binary_tv(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, delta:
     Source: [public: verl ``dppo_tv``]; delta = 0.2 [text: NFPO App. C].
     """
     delta = check_delta(delta)
-    change = log_prob.exp() - old_log_prob.exp()
-    return torch.where(advantages > 0, change, -change) <= delta
+    change = log_prob.exp().sub_(old_log_prob.exp())
+    return change.mul_(_push(advantages)).le_(delta)
+
+
+def _push(advantages: Tensor) -> Tensor:
+    """1 where A > 0, else -1."""
+    return indicator(torch.gt, advantages, 0).mul_(2).sub_(1)
 
 
 @torch.no_grad()
@@ -73,18 +80,18 @@ def binary_kl(
     """
     delta = check_delta(delta)
     mu = old_log_prob.exp()
-    rest_mu = (1 - mu).clamp_min(1e-8)
-    rest_pi = (-torch.expm1(log_prob)).clamp_min(1e-8)
-    divergence = rest_mu * (rest_mu / rest_pi).log() - mu * log_ratio
-    back = torch.where(advantages > 0, log_ratio, -log_ratio) <= 0
-    return (divergence <= delta) | back
+    rest_mu = (1 - mu).clamp_min_(1e-8)
+    rest_pi = torch.expm1(log_prob).neg_().clamp_min_(1e-8)
+    divergence = (rest_mu / rest_pi).log_().mul_(rest_mu).sub_(mu * log_ratio)
+    back = (log_ratio * _push(advantages)).le_(0)
+    return torch.maximum(divergence.le_(delta), back)
 
 
 @torch.no_grad()
 def ratio_band(ratio: Tensor, band: tuple[float, float] = (1 / 3, 3.0)) -> Tensor:
     """IcePop's mask: ``lo <= rho <= hi``. Source: "ratio threshold 3.0" [text]; [1/3, 3] is a [choice]."""
     low, high = check_band(band)
-    return (ratio >= low) & (ratio <= high)
+    return indicator(torch.ge, ratio, low).mul_(indicator(torch.le, ratio, high))
 
 
 def check_delta(delta: float) -> float:

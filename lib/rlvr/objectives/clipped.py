@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlvr.checks import check_integer, check_number, check_pair
+from rlvr.indicators import indicator
 from rlvr.losses import TokenLoss, clipped_surrogate
 from rlvr.ratios import RATIO_BOUND, discounted_future
 from rlvr.registry import Batch, Terms, register
@@ -25,9 +26,13 @@ def clipped_terms(
 ) -> Terms:
     """The clipped surrogate over a ratio [B, T] as the terms of an objective."""
     loss, ratio, active = clipped_surrogate(
-        log_ratio, advantages, batch.valid, clip_low, clip_high, dual_clip, bound
+        log_ratio, advantages, batch.mask, clip_low, clip_high, dual_clip, bound
     )
-    return Terms(loss, ratio, ratio, shares={"clip_fraction": ~active & (advantages != 0)})
+    return Terms(loss, ratio, ratio, shares={"clip_fraction": lost_gradient(active, advantages, batch)})
+
+
+def lost_gradient(active: Tensor, advantages: Tensor, batch: Batch) -> Tensor:
+    return (indicator(torch.ne, advantages, 0) * batch.mask).mul_(1 - active)
 
 
 def _token(batch: Batch, clip_low: float, clip_high: float, dual_clip: float | None) -> Terms:
@@ -189,37 +194,32 @@ def fipo(
         )
 
     log_ratio = batch.log_ratio.clamp(-RATIO_BOUND, RATIO_BOUND)
-    extreme = log_ratio > math.log(ratio_limit)
-    future = discounted_future(log_ratio.masked_fill(extreme, 0.0), batch.valid, half_life)
-    # Compared as logarithms, so that no sum overflows.
-    future = torch.where(batch.valid, future, 0.0).clamp(-60, 60).to(log_ratio.dtype)
-    raw = future.exp()
+    extreme = indicator(torch.gt, log_ratio, math.log(ratio_limit))
+    future = discounted_future(log_ratio * (1 - extreme), batch.valid, half_life)
+    raw = future.clamp_(-60, 60).to(log_ratio.dtype).mul_(batch.mask).exp_()
     influence = raw.clamp(*bounds[0])
     if unsafe_influence_clip is not None:
-        influence = torch.where(extreme & (batch.advantages < 0), raw.clamp(*bounds[1]), influence)
-    influence = torch.where(batch.valid, influence, 1.0)
+        unsafe = extreme * indicator(torch.lt, batch.advantages, 0)
+        influence = torch.lerp(influence, raw.clamp(*bounds[1]), unsafe)
     terms = clipped_terms(
         batch, batch.log_ratio, batch.advantages * influence, clip_low, clip_high, dual_clip
     )
     terms.means["influence_mean"] = influence
-    terms.shares["influence_clip_fraction"] = (influence != raw) & batch.valid
-    dropped = torch.zeros_like(batch.valid)
+    terms.shares["influence_clip_fraction"] = indicator(torch.ne, influence, raw)
+    dropped = torch.zeros_like(raw)
     if max_dual_clipped is not None and dual_clip is not None:
         hit = (terms.ratio > dual_clip) & (batch.advantages < 0) & batch.valid
         dropped = (hit.sum(-1, keepdim=True) > max_dual_clipped) & batch.valid
         value, slope, _ = terms.loss
         terms.loss = TokenLoss(value.masked_fill(dropped, 0.0), slope.masked_fill(dropped, 0.0))
+        dropped = dropped.to(raw.dtype)
     terms.shares["dropped_fraction"] = dropped
     return terms
 
 
 FIPO_PRESETS: dict[str, dict[str, Any]] = {
     "text": {"influence_clip": (0.8, 1.2), "unsafe_influence_clip": None},
-    "release": {
-        "influence_clip": (1.0, 1.2),
-        "unsafe_influence_clip": (0.8, 1.0),
-        "max_dual_clipped": 1,
-    },
+    "release": {"influence_clip": (1.0, 1.2), "unsafe_influence_clip": (0.8, 1.0), "max_dual_clipped": 1},
 }
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rlvr import trust_regions
 from rlvr.checks import check_number
+from rlvr.indicators import indicator
 from rlvr.losses import masked_policy_gradient
 from rlvr.ratios import RATIO_BOUND, bounded_exp
 from rlvr.registry import Batch, Terms, register
@@ -15,7 +16,7 @@ from rlvr.registry import Batch, Terms, register
 def masked_terms(batch: Batch, ratio: Tensor, weight: Tensor, keep: Tensor, **shares: Tensor) -> Terms:
     """``-M sg(w) A log pi`` as the terms of an objective; ``keep`` joins trust region and mask."""
     loss = masked_policy_gradient(batch.log_prob, weight, batch.advantages, keep)
-    return Terms(loss, ratio, weight, shares={"masked_fraction": ~keep & batch.valid, **shares})
+    return Terms(loss, ratio, weight, shares={"masked_fraction": batch.mask - keep, **shares})
 
 
 @register("token-mean")
@@ -39,7 +40,7 @@ def dppo_tv(batch: Batch, *, delta: float = 0.2, ratio_cap: float = 20.0) -> Ter
     Sources: DPPO (arXiv 2602.04879), mask and cap as in verl 0.9.1.
     """
     keep = trust_regions.binary_tv(batch.log_prob, batch.old_log_prob, batch.advantages, delta)
-    return _dppo(batch, keep & batch.valid, ratio_cap)
+    return _dppo(batch, keep.mul_(batch.mask), ratio_cap)
 
 
 @register("token-mean")
@@ -64,14 +65,14 @@ def dppo_kl(batch: Batch, *, delta: float = 0.05, ratio_cap: float = 20.0) -> Te
     """
     bounded = batch.log_ratio.clamp(-RATIO_BOUND, RATIO_BOUND)
     keep = trust_regions.binary_kl(batch.log_prob, batch.old_log_prob, bounded, batch.advantages, delta)
-    return _dppo(batch, keep & batch.valid, ratio_cap)
+    return _dppo(batch, keep.mul_(batch.mask), ratio_cap)
 
 
 def _dppo(batch: Batch, keep: Tensor, ratio_cap: float) -> Terms:
     ratio = bounded_exp(batch.log_ratio, RATIO_BOUND)
     ratio_cap = check_ratio_cap(ratio_cap)
     weight = ratio.clamp(max=ratio_cap)
-    return masked_terms(batch, ratio, weight, keep, ratio_cap_fraction=ratio > ratio_cap)
+    return masked_terms(batch, ratio, weight, keep, ratio_cap_fraction=indicator(torch.gt, ratio, ratio_cap))
 
 
 def check_ratio_cap(ratio_cap: float) -> float:
@@ -104,7 +105,9 @@ def cispo(batch: Batch, *, ratio_cap: float = 5.0, ratio_floor: float = 0.0) -> 
     )
     ratio = bounded_exp(batch.log_ratio, RATIO_BOUND)
     weight = ratio.clamp(ratio_floor, ratio_cap)
-    return masked_terms(batch, ratio, weight, batch.valid, ratio_cap_fraction=weight != ratio)
+    return masked_terms(
+        batch, ratio, weight, batch.mask, ratio_cap_fraction=indicator(torch.ne, weight, ratio)
+    )
 
 
 @register("token-mean")
@@ -124,7 +127,7 @@ def icepop(batch: Batch, *, band: tuple[float, float] = (1 / 3, 3.0)) -> Terms:
     Sources: IcePop as a baseline of the NFPO paper.
     """
     ratio = bounded_exp(batch.log_ratio, RATIO_BOUND)
-    return masked_terms(batch, ratio, ratio, trust_regions.ratio_band(ratio, band) & batch.valid)
+    return masked_terms(batch, ratio, ratio, trust_regions.ratio_band(ratio, band).mul_(batch.mask))
 
 
 @register("token-mean")
@@ -142,4 +145,4 @@ def uncorrected(batch: Batch) -> Terms:
     Sources: REINFORCE; a control of this project [choice].
     """
     ratio = bounded_exp(batch.log_ratio, RATIO_BOUND)
-    return masked_terms(batch, ratio, torch.ones_like(ratio), batch.valid)
+    return masked_terms(batch, ratio, torch.ones_like(ratio), batch.mask)

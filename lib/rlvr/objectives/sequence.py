@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from rlvr.checks import check_number, describe
+from rlvr.indicators import as_float, indicator
 from rlvr.losses import TokenLoss, clipped_surrogate
+from rlvr.objectives.clipped import lost_gradient
 from rlvr.ratios import bounded_exp, sequence_log_ratio
 from rlvr.registry import Batch, Terms, check_binary, register, usable
 
@@ -19,11 +21,11 @@ def _sequence(
     """(loss with slopes by log s, terms): GSPO's surrogate, one ratio for the whole row."""
     log_ratio, share = sequence_log_ratio(batch.log_ratio, batch.valid, token_mask)
     loss, ratio, active = clipped_surrogate(
-        log_ratio, batch.advantages, batch.valid, clip_low, clip_high, None, ratio_bound
+        log_ratio, batch.advantages, batch.mask, clip_low, clip_high, None, ratio_bound
     )
     loss = TokenLoss(*loss[:2], share)
-    ratio = torch.where(batch.valid, ratio, 1.0)
-    clipped = ~active & (batch.advantages != 0) & batch.valid
+    ratio = torch.lerp(torch.ones_like(ratio), ratio, batch.mask)
+    clipped = lost_gradient(active, batch.advantages, batch)
     return loss, Terms(loss, ratio, ratio, shares={"clip_fraction": clipped})
 
 
@@ -124,7 +126,7 @@ def masked_gspo(
             check_binary("token_mask", torch.where(batch.valid, token_mask, torch.zeros_like(token_mask)))
     terms = _sequence(batch, clip_low, clip_high, ratio_bound, token_mask)[1]
     marked = batch.valid if token_mask is None else batch.valid & token_mask.bool()
-    terms.shares["marked_fraction"] = marked
+    terms.shares["marked_fraction"] = as_float(marked, batch.mask.dtype)
     return terms
 
 
@@ -157,13 +159,16 @@ def gmpo(
         check_number(name, value, lambda x: x > 0, "numbers > 0 (nats; inf = no clip)")
         for name, value in (("clip_low", clip_low), ("clip_high", clip_high))
     )
-    up = batch.advantages > 0
-    clipped = torch.where(up, batch.log_ratio.clamp(max=clip_high), batch.log_ratio.clamp(min=-clip_low))
-    kept = (clipped == batch.log_ratio) & batch.valid
+    up = indicator(torch.gt, batch.advantages, 0)
+    # upper bound inf where pushed down, lower where pushed up
+    big = torch.finfo(up.dtype).max
+    clipped = torch.minimum(batch.log_ratio, (1 - up).mul_(big).add_(up, alpha=min(clip_high, big)))
+    clipped = torch.maximum(clipped, (1 - up).mul_(-min(clip_low, big)).sub_(up, alpha=big))
+    kept = indicator(torch.eq, clipped, batch.log_ratio).mul_(batch.mask)
     log_ratio, share = sequence_log_ratio(clipped, batch.valid)
     ratio = bounded_exp(log_ratio, ratio_bound)
-    value = torch.where(batch.valid, ratio * batch.advantages, 0.0).neg_()
-    slope = torch.where(log_ratio.abs() <= ratio_bound, value, 0.0)
-    ratio = torch.where(batch.valid, ratio, 1.0)
-    loss = TokenLoss(value, slope, torch.where(kept, share, 0.0))
-    return Terms(loss, ratio, ratio, shares={"clip_fraction": ~kept & batch.valid & (batch.advantages != 0)})
+    value = (ratio * batch.advantages * batch.mask).neg_()
+    slope = value * indicator(torch.le, log_ratio.abs(), ratio_bound)
+    ratio = torch.lerp(torch.ones_like(ratio), ratio, batch.mask)
+    loss = TokenLoss(value, slope, share * kept)
+    return Terms(loss, ratio, ratio, shares={"clip_fraction": lost_gradient(kept, batch.advantages, batch)})

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlvr import trust_regions
 from rlvr.checks import check_choice, check_number
+from rlvr.indicators import indicator
 from rlvr.losses import TokenLoss, attach
 from rlvr.objectives.masked import masked_terms
 from rlvr.ratios import (
@@ -107,19 +108,23 @@ def nfpo(
     elif region == "band":
         keep = trust_regions.ratio_band(ratio, band)
     else:
-        keep = batch.valid
-    keep = keep & batch.valid
+        keep = torch.ones_like(ratio)
+    keep = keep.mul_(batch.mask)
 
     dtype = torch.float64 if trace_clip is None else ratio.dtype
-    log_trace = log_forward_trace(batch.log_ratio, batch.valid, horizon, ratio_clip, window, dtype)
-    log_trace.masked_fill_(~batch.valid, 0.0)  # neutral in the metrics
+    log_trace = log_forward_trace(
+        batch.log_ratio, batch.valid, horizon, ratio_clip, window, dtype, zeroed=True
+    )
+    log_trace.mul_(batch.mask)  # neutral in the metrics
     if trace_clip is None:
         trace = clip_trace(log_trace, None, ratio.dtype).clamp_(max=_WEIGHT_CAP)
         clipped = torch.zeros_like(keep)
     else:
-        raw = log_trace.clamp_(max=EXP_LIMIT).exp_()
+        if ratio_clip is None or (horizon - 1) * math.log(ratio_clip) > EXP_LIMIT:
+            log_trace.clamp_(max=EXP_LIMIT)
+        raw = log_trace.exp_()
         trace = raw.clamp(*check_trace_clip(trace_clip))
-        clipped = trace != raw
+        clipped = indicator(torch.ne, trace, raw)
 
     weight = (rho * trace).clamp_(max=_WEIGHT_CAP)
     terms = masked_terms(batch, ratio, weight, keep, trace_clip_fraction=clipped)
@@ -168,11 +173,11 @@ def exact_pg(
     Sources: NFPO (arXiv 2605.20865) Eq. 1 and Lemma 1.
     """
     horizon = max(1, batch.valid.shape[1])
-    log_trace = log_forward_trace(batch.log_ratio, batch.valid, horizon, ratio_clip=None)
-    log_weight = torch.where(batch.valid, batch.log_ratio + log_trace, 0.0)
+    log_trace = log_forward_trace(batch.log_ratio, batch.valid, horizon, ratio_clip=None, zeroed=True)
+    log_weight = (batch.log_ratio + log_trace).mul_(batch.mask)
     ratio = bounded_exp(batch.log_ratio, ratio_bound)
     weight = bounded_exp(log_weight, ratio_bound).to(ratio.dtype)
-    terms = masked_terms(batch, ratio, weight, batch.valid)
+    terms = masked_terms(batch, ratio, weight, batch.mask)
     if differentiates_trace(trace_gradient):
         terms.loss = _through_trace(batch, terms.loss, ratio, batch.valid, horizon, None, None, "valid")
     return terms
@@ -189,7 +194,7 @@ def _through_trace(
     window: Window,
 ) -> TokenLoss:
     """Adds ``-M A sg(rho - 1) Gbar`` with the trace's gradient to a masked policy gradient."""
-    coefficient = torch.where(keep, (1 - rho) * batch.advantages, 0.0)
+    coefficient = (1 - rho) * batch.advantages * keep
     with torch.set_grad_enabled(batch.grad_enabled):
         live = log_ratio(batch.live_log_prob, batch.old_log_prob, batch.valid)
         trace = forward_trace(
