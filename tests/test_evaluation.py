@@ -45,6 +45,7 @@ def test_pass_at_k_typed_in():
     assert pass_at_k([100_000], [50_000], 1000)[0] == 1.0
 
 
+# openai/human-eval#35, PR#68
 @pytest.mark.parametrize("correct", [[0], [1], [2]])
 def test_pass_at_k_needs_k_samples(correct):
     # n < k is undefined; the usual shortcut returns 1.0 even where nothing was right
@@ -52,6 +53,7 @@ def test_pass_at_k_needs_k_samples(correct):
         pass_at_k([2], correct, 5)
 
 
+# paiml/aprender PR#2118
 def test_problem_counts_are_not_sample_counts():
     # 50 of 164 problems solved by one greedy sample each: pass@1 is 30.5 %, pass@10 undefined, never 97.7 %
     solved = np.arange(164) < 50
@@ -101,6 +103,7 @@ def aime():
     return (problem < 10).astype(float), problem
 
 
+# UKGovernmentBEIS/inspect_ai#1113, #1251; marin-community/marin PR#9196
 def test_problems_are_the_clusters():
     values, problem = aime()
     assert clustered_standard_error(values, np.arange(960)) == pytest.approx(0.015, abs=5e-4)  # the wrong one
@@ -133,6 +136,7 @@ def test_order_of_rows_does_not_matter():
         assert (a.value, a.low, a.high) == pytest.approx((b.value, b.low, b.high), rel=1e-12)
 
 
+# marin-community/marin PR#9196; a renamed column is in evaluation/test_accuracy_table.py
 def test_unknown_spread_is_not_width_zero():
     one = clustered_mean([0.0, 1.0], [7, 7])
     alike = clustered_mean([1.0] * 10, range(10))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from rlvr.analysis.dynamics import (
     trace_variance,
     traced_ratio,
 )
-from rlvr.evaluation import Estimate, ratio_of_means, seed_interval
+from rlvr.evaluation import Estimate, bootstrap_statistic, ratio_of_means, seed_interval, with_ends
 
 #: How "opposite sides of 1" may be read; the first is the one that claims are judged by [official].
 SWITCH_RULES: dict[str, dict[str, Any]] = {
@@ -181,10 +182,7 @@ def horizon_frame(
         strength = correction_strength(weights, data.mask)
         found["correction_strength"] = estimate(data, strength, resamples, confidence)
         rows += [{"horizon": horizon, "quantity": q, "estimate": e} for q, e in found.items()]
-    frame = pd.DataFrame(rows)
-    for field in ("value", "low", "high"):
-        frame[field] = [getattr(e, field) for e in frame["estimate"]]
-    return frame.astype({"low": "float64", "high": "float64"})
+    return with_ends(pd.DataFrame(rows))
 
 
 def _variance_by_step(data: Pool, moments) -> list[np.ndarray]:
@@ -199,17 +197,16 @@ def _variance_by_step(data: Pool, moments) -> list[np.ndarray]:
 
 def _median(by_seed: list[np.ndarray], seeds, resamples: int, confidence: float) -> Estimate:
     """Median over steps of all seeds; percentile bootstrap over steps within seeds."""
-    rng = np.random.default_rng(0)
-    draws = [rng.choice(values, (resamples, len(values))) for values in by_seed]
-    medians = np.median(np.concatenate(draws, axis=1), axis=1)
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(medians, [tail, 1 - tail])
-    value, n = float(np.median(np.concatenate(by_seed))), sum(map(len, by_seed))
-    known = high > low
-    method = f"median over steps, bootstrap over steps within seeds, {resamples} resamples"
-    return Estimate(
-        value, float(low) if known else None, float(high) if known else None, n, "steps", tuple(seeds), method
+    found = bootstrap_statistic(
+        by_seed,
+        partial(np.median, axis=-1),
+        resamples=resamples,
+        confidence=confidence,
+        seeds=seeds,
+        n_unit="steps",
     )
+    method = f"median over steps, bootstrap over steps within seeds, {resamples} resamples"
+    return replace(found, method=method)
 
 
 def longest_segment(records: pd.DataFrame, length: int) -> pd.DataFrame:

@@ -7,6 +7,7 @@ of thousands of times they can be measured: mu is a base model, pi the same mode
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from rlvr.engines.local.policy import Policy
 from rlvr.engines.local.rollout import derive_seed, grade
 from rlvr.engines.local.sampling import sample
 from rlvr.engines.local.update import response_log_prob
-from rlvr.evaluation import Estimate, clustered_mean
+from rlvr.evaluation import Estimate, bootstrap_statistic, clustered_mean, with_ends
 from rlvr.problems import get_task
 from rlvr.problems.tokenizer import Codec
 from rlvr.ratios import forward_trace
@@ -129,19 +130,16 @@ def surrogate_estimates(
         out += [
             {"horizon": horizon, "quantity": q, "estimate": e} for q, e in (("bias", bias), ("sd", spread))
         ]
-    frame = pd.DataFrame(out)
-    for field in ("value", "low", "high"):
-        frame[field] = [getattr(e, field) for e in frame["estimate"]]
-    return clustered_mean(gains, rows, **settings), frame.astype({"low": "float64", "high": "float64"})
+    return clustered_mean(gains, rows, **settings), with_ends(pd.DataFrame(out))
 
 
 def _standard_deviation(values: np.ndarray, seeds, confidence: float, resamples: int) -> Estimate:
     """Percentile bootstrap over prompts: few heavy samples carry the variance of a long trace."""
-    rng = np.random.default_rng(0)
-    draws = np.array(
-        [values[rng.integers(len(values), size=len(values))].std(ddof=1) for _ in range(resamples)]
+    return bootstrap_statistic(
+        [values],
+        partial(np.std, axis=-1, ddof=1),
+        resamples=resamples,
+        confidence=confidence,
+        seeds=seeds,
+        n_unit="prompts",
     )
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(draws, [tail, 1 - tail])
-    method = f"bootstrap over prompts, percentile, {resamples} resamples"
-    return Estimate(float(values.std(ddof=1)), float(low), float(high), len(values), "prompts", seeds, method)

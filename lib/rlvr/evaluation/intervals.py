@@ -9,15 +9,22 @@ and never a default.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import pandas as pd
+from numpy.typing import ArrayLike
 from scipy import stats
 
-Floats = NDArray[np.float64]
-_CHUNK = 1 << 22  # resampling counts held at a time
+from rlvr.evaluation.resampling import (
+    Floats,
+    check_confidence,
+    check_resampling,
+    percentiles,
+    resampled_sums,
+    resamples_of,
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,12 @@ class Estimate:
         if self.low is None or self.high is None:
             return f"{self.value:.{digits}f} [unknown]"
         return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+
+
+def with_ends(frame: pd.DataFrame, column: str = "estimate") -> pd.DataFrame:
+    """``frame`` with ``value``, ``low`` and ``high`` of a column of Estimates, float64; unknown: NaN."""
+    parts = {name: [getattr(e, name) for e in frame[column]] for name in ("value", "low", "high")}
+    return frame.assign(**parts).astype(dict.fromkeys(parts, "float64"))
 
 
 def clustered_standard_error(values: ArrayLike, clusters: ArrayLike) -> float | None:
@@ -83,6 +96,11 @@ def paired_difference(
     counts what is left. The interval is conditional on the trained runs: for what another training seed
     would give, use :func:`seed_interval` on the differences by seed.
     """
+    return _student(problem_differences(a, b), confidence, seeds, n_unit, f"paired, Student t over {n_unit}")
+
+
+def problem_differences(a: ArrayLike, b: ArrayLike) -> Floats:
+    """``a - b`` of every problem that both runs answered; inputs as in :func:`paired_difference`."""
     index_a, index_b = getattr(a, "index", None), getattr(b, "index", None)
     if hasattr(index_a, "equals") and hasattr(index_b, "equals") and not index_a.equals(index_b):
         raise ValueError("a and b have different indexes: allowed are runs on the same problems, same order")
@@ -93,7 +111,7 @@ def paired_difference(
     difference = difference[~np.isnan(difference)]
     if not len(difference):
         raise ValueError("a and b have no problem in common that both answered")
-    return _student(difference, confidence, seeds, n_unit, f"paired, Student t over {n_unit}")
+    return difference
 
 
 def seed_interval(values: ArrayLike, seeds: Sequence[int], *, confidence: float = 0.95) -> Estimate:
@@ -176,9 +194,7 @@ def ratio_of_means(
             f"numerator {numerator.shape}, denominator {denominator.shape}, clusters {clusters.shape}, "
             f"strata {strata.shape}: allowed is one common shape [rows]"
         )
-    if resamples < 1:
-        raise ValueError(f"resamples={resamples}: allowed are integers >= 1")
-    _check_confidence(confidence)
+    check_resampling(resamples, confidence)
     present = ~(np.isnan(numerator) | np.isnan(denominator))
     if not present.any() or not (total := denominator[present].sum()) > 0:
         raise ValueError("nothing to estimate: no row is present, or the denominators add up to 0")
@@ -191,27 +207,62 @@ def ratio_of_means(
         _, index = np.unique(clusters[rows], return_inverse=True)
         pair = np.stack([np.bincount(index, x[rows]) for x in (numerator, denominator)])
         n += pair.shape[1]
-        sums += _resampled_sums(pair, resamples, rng)
+        sums += resampled_sums(pair, resamples, rng)
     kept = sums[1] > 0  # a resample of empty clusters has no ratio
     ratios = sums[0, kept] / sums[1, kept]
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(ratios, [tail, 1 - tail]) if len(ratios) else (0.0, 0.0)
+    low, high = percentiles(ratios, confidence) if len(ratios) else (0.0, 0.0)
     method = f"bootstrap over {n_unit}, percentile, {resamples} resamples"
     if len(np.unique(strata[present])) > 1:
         method += ", within strata"
     return _estimate(numerator[present].sum() / total, low, high, n, n_unit, seeds, method)
 
 
-def _resampled_sums(values: Floats, resamples: int, rng: np.random.Generator) -> Floats:
-    """Sums of clusters drawn with replacement: [k, G] -> [k, resamples]."""
-    count = values.shape[1]
-    out = np.empty((len(values), resamples))
-    step = max(1, _CHUNK // count)
-    for start in range(0, resamples, step):
-        size = min(step, resamples - start)
-        times = rng.multinomial(count, np.full(count, 1 / count), size=size)
-        out[:, start : start + size] = values @ times.T
-    return out
+def bootstrap_statistic(
+    strata: Sequence[ArrayLike],
+    statistic: Callable[[Floats], Floats],
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+    confidence: float = 0.95,
+    seeds: Sequence[int] = (),
+    n_unit: str = "problems",
+) -> Estimate:
+    """Any statistic of independent values, percentile interval of a bootstrap within strata.
+
+    Args:
+        strata: one array [n_s] of values per stratum, none missing; each is resampled to its own length.
+        statistic: maps values [..., n], all strata side by side, to [...]; e.g. a median along the last axis.
+
+    The interval is unknown where every resample has the same statistic.
+    """
+    parts = [np.asarray(values, dtype=np.float64) for values in strata]
+    if not parts or any(values.ndim != 1 or not len(values) for values in parts):
+        raise ValueError(f"strata={[v.shape for v in parts]}: allowed are one or more arrays [n_s], n_s >= 1")
+    if any(np.isnan(values).any() for values in parts):
+        raise ValueError("strata hold NaN: leave missing values out")
+    check_resampling(resamples, confidence)
+    drawn = [statistic(values) for values in resamples_of(parts, resamples, np.random.default_rng(seed))]
+    low, high = percentiles(np.concatenate(drawn), confidence)
+    method = f"bootstrap over {n_unit}, percentile, {resamples} resamples"
+    if len(parts) > 1:
+        method += ", within strata"
+    pooled = np.concatenate(parts)
+    return _estimate(float(statistic(pooled)), low, high, len(pooled), n_unit, seeds, method, tolerance=0.0)
+
+
+def bootstrap_interval(
+    value: float,
+    draws: Floats,
+    *,
+    n: int,
+    method: str,
+    n_unit: str = "problems",
+    confidence: float = 0.95,
+    seeds: Sequence[int] = (),
+) -> Estimate:
+    """An Estimate from a statistic and its resamples [resamples]: percentiles, or unknown without spread."""
+    check_resampling(len(draws), confidence)
+    return _estimate(value, *percentiles(draws, confidence), n, n_unit, seeds, method)
 
 
 def _cluster_means(values: ArrayLike, clusters: ArrayLike) -> Floats:
@@ -240,7 +291,7 @@ def _per_problem(values: ArrayLike, name: str) -> Floats:
 
 
 def _student(values: Floats, confidence: float, seeds: Sequence[int], n_unit: str, method: str) -> Estimate:
-    _check_confidence(confidence)
+    check_confidence(confidence)
     n, mean = len(values), float(values.mean())
     half = 0.0
     if n > 1:
@@ -249,16 +300,18 @@ def _student(values: Floats, confidence: float, seeds: Sequence[int], n_unit: st
 
 
 def _estimate(
-    value: float, low: float, high: float, n: int, n_unit: str, seeds: Sequence[int], method: str
+    value: float,
+    low: float,
+    high: float,
+    n: int,
+    n_unit: str,
+    seeds: Sequence[int],
+    method: str,
+    tolerance: float = 1e-12,
 ) -> Estimate:
     """Ends closer than rounding come from data without spread, which does not tell the interval."""
-    known = high - low > 1e-12 * max(1.0, abs(value))
+    known = high - low > tolerance * max(1.0, abs(value))
     ends = (float(low), float(high)) if known else (None, None)
     if not known:
         method += "; unknown: " + (f"one of {n_unit}" if n == 1 else f"no spread among {n_unit}")
     return Estimate(float(value), *ends, int(n), n_unit, tuple(int(s) for s in seeds), method)
-
-
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence={confidence!r}: allowed are 0 < confidence < 1")

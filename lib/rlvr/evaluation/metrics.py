@@ -1,4 +1,4 @@
-"""avg@k and pass@k, one value per problem; their mean and its doubt are :mod:`rlvr.evaluation.intervals`.
+"""avg@k, pass@k and best-of-n, one value per problem; for their mean see :mod:`rlvr.evaluation.intervals`.
 
 A missing sample (never generated, or never decided) is NaN and is left out; it is not a wrong answer.
 """
@@ -6,19 +6,22 @@ A missing sample (never generated, or never decided) is NaN and is left out; it 
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rlvr.evaluation.resampling import Floats
+
 
 def count_correct(correct: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(samples present, samples correct) by problem; ``correct`` [problems, samples] in {0, 1, NaN}."""
-    values = _matrix(correct)
+    values = outcome_matrix(correct)
     present = ~np.isnan(values)
     return present.sum(1), (values == 1).sum(1)
 
 
-def avg_at_k(correct: ArrayLike) -> NDArray[np.float64]:
+def avg_at_k(correct: ArrayLike) -> Floats:
     """avg@k, [problems]: share of correct ones among a problem's present samples; NaN where none is present.
 
     ``correct`` is [problems, samples] in {0, 1, NaN}; k is the number of samples.
@@ -27,7 +30,7 @@ def avg_at_k(correct: ArrayLike) -> NDArray[np.float64]:
     return np.divide(c, n, out=np.full(len(n), np.nan), where=n > 0)
 
 
-def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
+def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
     """Unbiased pass@k, shape of ``n`` and ``c``: ``1 - C(n-c, k) / C(n, k)`` [public: Codex paper].
 
     ``n`` samples present and ``c`` correct per problem (:func:`count_correct`). Computed as
@@ -35,13 +38,15 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
 
     Raises ValueError if any n < k: with fewer samples than k it is not defined, even where c is 0 or n.
     """
-    try:
-        k = operator.index(k)
-    except TypeError:
-        raise ValueError(f"k={k!r}: allowed are integers >= 1") from None
+    return pass_at_ks(n, c, [k])[0]
+
+
+def pass_at_ks(n: ArrayLike, c: ArrayLike, ks: Sequence[int]) -> Floats:
+    """:func:`pass_at_k` for several k at the cost of the largest, [k, *shape of n and c]."""
+    ks = [whole("k", k) for k in ks]
+    if not ks:
+        raise ValueError("ks is empty: allowed is at least one k")
     n, c = np.broadcast_arrays(np.asarray(n), np.asarray(c))
-    if k < 1:
-        raise ValueError(f"k={k}: allowed are integers >= 1")
     if not n.size:
         raise ValueError("n and c are empty: allowed is at least one problem")
     for name, value in (("n", n), ("c", c)):
@@ -52,22 +57,77 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> NDArray[np.float64]:
     if not np.all((0 <= c) & (c <= n)):
         at = np.flatnonzero((c < 0) | (c > n))[0]
         raise ValueError(f"c={c.flat[at]} of n={n.flat[at]}: allowed are 0 <= c <= n")
-    if n.min() < k:
-        raise ValueError(f"k={k} exceeds the fewest samples of a problem, n={n.min()}: allowed are k <= n")
+    check_enough(max(ks), n)
     missed = np.zeros(n.shape)
+    out, wanted = np.empty((len(ks), *n.shape)), set(ks)
     with np.errstate(divide="ignore"):  # log(0): some draw must be correct
-        for i in range(k):
+        for i in range(max(ks)):
             missed += np.log1p(-np.minimum(c / (n - i), 1.0))
-    return -np.expm1(missed)
+            if i + 1 in wanted:
+                out[[k == i + 1 for k in ks]] = -np.expm1(missed)
+    return out
 
 
-def _matrix(correct: ArrayLike) -> NDArray[np.float64]:
+def best_of_n(correct: ArrayLike, passes: ArrayLike, n: int) -> Floats:
+    """Expected accuracy of the first of ``n`` samples that a verifier passes, [problems].
+
+    "If multiple candidates pass, the first passing candidate is selected; if none pass, the first sample is
+    retained" [text: IBPO]. The expectation is over all orderings of a problem's samples, exactly: whichever
+    passing sample comes first is a random one of those that pass, so with pass@n of ``passes``
+
+        pass@n * mean(correct | passes) + (1 - pass@n) * mean(correct | does not pass).
+
+    Args:
+        correct: [problems, samples] in {0, 1, NaN}, the grader of the result.
+        passes: the same shape and values, the selecting verifier. If it is the grader itself, as in the
+            paper, best-of-n *is* pass@n; only another verifier tells what selection is worth.
+        n: candidates.
+
+    A sample that either has not decided is left out. Raises ValueError if a problem has fewer than n.
+    """
+    correct, passes, n = outcome_matrix(correct), outcome_matrix(passes, "passes"), whole("n", n)
+    if correct.shape != passes.shape:
+        raise ValueError(f"passes has shape {passes.shape}: allowed is that of correct, {correct.shape}")
+    known = ~(np.isnan(correct) | np.isnan(passes))
+    check_enough(n, known.sum(1), "n", "samples")
+    picked, rest = known & (passes == 1), known & (passes == 0)
+    share = pass_at_k(known.sum(1), picked.sum(1), n)
+    return share * _mean_where(correct, picked) + (1 - share) * _mean_where(correct, rest)
+
+
+def whole(name: str, value: int) -> int:
+    """``value`` as an int; ValueError unless it is an integer >= 1."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"{name}={value!r}: allowed are integers >= 1")
+    return number
+
+
+def check_enough(k: int, n: NDArray, name: str = "k", least: str = "n") -> None:
+    """Raise ValueError if a problem has fewer than k of its ``n`` samples."""
+    if n.min() < k:
+        raise ValueError(
+            f"{name}={k} exceeds the fewest samples of a problem, {least}={n.min()}: allowed are {name} <= "
+            f"{least}"
+        )
+
+
+def _mean_where(values: Floats, rows: NDArray[np.bool_]) -> Floats:
+    """Mean over the chosen samples of each problem, 0 where none is chosen."""
+    return np.where(rows, values, 0).sum(1) / np.maximum(rows.sum(1), 1)
+
+
+def outcome_matrix(correct: ArrayLike, name: str = "correct") -> Floats:
+    """``correct`` as float64 [problems, samples]; ValueError if it holds anything but 0, 1 and NaN."""
     values = np.asarray(correct, dtype=np.float64)
     if values.ndim != 2 or not values.size:
-        raise ValueError(f"correct has shape {values.shape}: allowed is [problems, samples], not empty")
+        raise ValueError(f"{name} has shape {values.shape}: allowed is [problems, samples], not empty")
     known = values[~np.isnan(values)]
     if not np.isin(known, (0.0, 1.0)).all():
         raise ValueError(
-            f"correct holds {known[~np.isin(known, (0.0, 1.0))][0]}: allowed are 0, 1 and NaN (missing)"
+            f"{name} holds {known[~np.isin(known, (0.0, 1.0))][0]}: allowed are 0, 1 and NaN (missing)"
         )
     return values
