@@ -411,6 +411,17 @@ def test_same_clip_different_recipe():
     assert defaults["ppo"].parameters["clip_high"] == 0.2 and defaults["grpo"].parameters["clip_high"] == 0.28
 
 
+def test_unclipped_weights_are_bounded_at_60_nats():
+    # 5 ratios of e^16: the product of all is e^80, of the last three e^48
+    old = torch.full((1, 5), -18.0, dtype=torch.float64)
+    batch = (old + 16, old, torch.ones(1, dtype=torch.float64), torch.ones(1, 5))
+    _, grad, _ = run("exact_pg", batch)
+    np.testing.assert_allclose(grad, [-np.exp([60.0, 60.0, 48.0, 32.0, 16.0])], rtol=1e-12)
+    open_trace = {"trace_clip": None, "ratio_clip": None, "region": "none", "horizon": 9, "ratio_bound": 16.0}
+    _, grad, _ = run("nfpo", batch, loss_agg_mode="token-sum", **open_trace)
+    np.testing.assert_allclose(grad, [-np.exp([60.0, 60.0, 48.0, 32.0, 16.0])], rtol=1e-12)
+
+
 # --- knobs --------------------------------------------------------------------------------------------
 
 KNOBS = {

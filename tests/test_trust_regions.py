@@ -115,3 +115,14 @@ def test_clip_bounds_give_the_pessimistic_minimum():
 def test_bad_input(call, name):
     with pytest.raises(ValueError, match=name):
         call(torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("log_prob", [-3e-7, -1e-6, 0.0])
+def test_binary_kl_of_a_policy_that_is_nearly_certain(log_prob):
+    # 1 - pi is 3e-7, 1e-6, and below the floor of 1e-8; 1 - exp would be off by up to 20 % in float32
+    new, old = torch.tensor([[log_prob]]), torch.tensor([[-0.5]])
+    rest_pi, rest_mu, mu = max(-math.expm1(new.item()), 1e-8), -math.expm1(-0.5), math.exp(-0.5)
+    divergence = rest_mu * math.log(rest_mu / rest_pi) - mu * (new.item() + 0.5)
+    up = torch.ones(1, 1)  # pushed up, away from mu
+    for delta, keep in ((divergence + 1e-4, True), (divergence - 1e-4, False)):
+        assert regions.binary_kl(new, old, new - old, up, delta).item() == keep

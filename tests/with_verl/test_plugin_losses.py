@@ -150,6 +150,12 @@ def test_rollout_weights_multiply_the_token_loss(name, mode):
     assert not torch.allclose(ours[1], ones[1])
 
 
+def test_rollout_weights_are_constants():
+    weights = torch.rand(ROWS, WIDTH, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    run(actor("nfpo"), make_batch(), weights)
+    assert weights.grad is None
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_ppo_is_verls_vanilla(weighted):
     batch = make_batch()

@@ -1,0 +1,42 @@
+"""Pairs that reach math-verify, since the exact comparison leaves them open: (gold, answer, right)."""
+
+OPEN_PAIRS = [
+    ("1", "\\int_0^1 2x\\,dx", True),
+    ("2", "\\int_0^1 2x\\,dx", False),
+    ("55", "\\sum_{k=1}^{10} k", True),
+    ("56", "\\sum_{k=1}^{10} k", False),
+    ("120", "\\prod_{k=1}^{5} k", True),
+    ("1", "\\lim_{x\\to 0} \\frac{\\sin x}{x}", True),
+    ("0", "\\lim_{x\\to 0} \\frac{\\sin x}{x}", False),
+    (
+        "\\begin{pmatrix}6 & 8 \\\\ 10 & 12\\end{pmatrix}",
+        "\\begin{pmatrix}1 & 2 \\\\ 3 & 4\\end{pmatrix} + \\begin{pmatrix}5 & 6 \\\\ 7 & 8\\end{pmatrix}",
+        True,
+    ),
+    (
+        "\\begin{pmatrix}6 & 8 \\\\ 10 & 13\\end{pmatrix}",
+        "\\begin{pmatrix}1 & 2 \\\\ 3 & 4\\end{pmatrix} + \\begin{pmatrix}5 & 6 \\\\ 7 & 8\\end{pmatrix}",
+        False,
+    ),
+    (
+        "\\begin{pmatrix}2 & 4 \\\\ 6 & 8\\end{pmatrix}",
+        "2\\begin{pmatrix}1 & 2 \\\\ 3 & 4\\end{pmatrix}",
+        True,
+    ),
+    ("-2", "\\begin{vmatrix}1 & 2 \\\\ 3 & 4\\end{vmatrix}", True),
+    ("2", "\\begin{vmatrix}1 & 2 \\\\ 3 & 4\\end{vmatrix}", False),
+    ("y=\\frac{1}{x}", "xy=1", True),
+    ("[-2,2]", "x^2 \\le 4", True),
+    ("(-2,2)", "x^2 \\le 4", False),
+    ("x^2 \\leq 4", "[-2,2]", True),
+    ("(1,3)", "|x-2|<1", True),
+    ("(1,3)", "|x-2|\\le 1", False),
+    ("\\mathbb{R}\\setminus\\{1,2\\}", "(-\\infty,1)\\cup(1,2)\\cup(2,\\infty)", True),
+    ("(0,1)\\cup(1,2)", "(0,2)\\setminus\\{1\\}", True),
+    ("3x^2", "\\frac{d}{dx}(x^3)", True),
+    ("2x^2", "\\frac{d}{dx}(x^3)", False),
+    ("3", "\\min(3,5)", True),
+    ("5", "\\min(3,5)", False),
+    ("2^{-99}", "\\int_0^{2^{-98}} \\frac{1}{2}\\,dx", True),
+    ("2^{-99}", "\\int_0^{2^{-98}} 1\\,dx", False),
+]
