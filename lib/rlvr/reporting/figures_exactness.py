@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rlvr.reporting.drawing import horizon_axis, interval, label_lines, need_measured, series
-from rlvr.reporting.style import MUTED, RATIO_COLOURS, WIDTH
+from rlvr.reporting.style import MUTED, RATIO_COLOURS, WIDTH, use_style
 
 #: Series of the table -> how its line is named, coloured and marked.
 _LINES = MappingProxyType(
@@ -53,6 +53,7 @@ def exactness_figure(
     known = set(zip(frame["objective"], frame["label"], strict=True))
     if missing := [f"{name}, {label}" for name, label in objectives if (name, label) not in known]:
         raise ValueError(f"objectives: no rows for {missing}")
+    use_style()
     rows = 0.25 * len(objectives) + 0.7
     fig = plt.figure(figsize=(WIDTH, 2.6 + rows))
     above, below = fig.subfigures(2, 1, height_ratios=(2.6, rows))
