@@ -120,7 +120,8 @@ def nfpo(
         trace = clip_trace(log_trace, None, ratio.dtype).clamp_(max=_WEIGHT_CAP)
         clipped = torch.zeros_like(keep)
     else:
-        if ratio_clip is None or (horizon - 1) * math.log(ratio_clip) > EXP_LIMIT:
+        factors = min(horizon, batch.valid.shape[1]) - 1
+        if ratio_clip is None or factors * math.log(ratio_clip) > EXP_LIMIT:
             log_trace.clamp_(max=EXP_LIMIT)
         raw = log_trace.exp_()
         trace = raw.clamp(*check_trace_clip(trace_clip))
