@@ -209,7 +209,6 @@ def test_standard_output_in_every_way(pool):
         "print(42, file=open(1, 'w', closefd=False))",
         "os.system('echo 42')",
         "print('4', end='', flush=True)\nos.write(1, b'2')",
-        "if not os.fork():\n    print(42)",
     ):
         assert run(pool, f"import os, sys\n{write}\n") == (True, "correct"), write
     assert run(pool, "import os\nos.write(1, b'\\xff\\xfe')\n") == (False, "wrong")
