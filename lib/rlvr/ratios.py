@@ -243,7 +243,9 @@ def block_log_ratio(log_ratio: Tensor, mtp_log_ratio: Tensor, weights: list[floa
             f"{mtp_log_ratio.shape[-1] + 1}"
         )
     total = weights[0] * log_ratio
-    return total + mtp_log_ratio @ mtp_log_ratio.new_tensor(weights[1:]) if len(weights) > 1 else total
+    for k, weight in enumerate(weights[1:]):  # no matrix product: autocast would run it in half precision
+        total = total + weight * mtp_log_ratio[..., k]
+    return total
 
 
 def discounted_future(values: Tensor, response_mask: Tensor, half_life: float) -> Tensor:
