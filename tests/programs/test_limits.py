@@ -21,12 +21,17 @@ def run(pool, code, task=ECHO, **options):
 # --- time ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", ["while True:\n    pass\n", "import re\nre.match('(a*)*b', 'a' * 40)\n"])
-def test_endless_loop(hasty, code):
+def run_all(pool, *programs):
+    """(correct, reason) of (code, task) pairs, two at a time."""
+    return [(r.correct, r.reason) for r in pool.verify_many(programs, form="code")]
+
+
+def test_endless_loop(hasty):
     start = time.monotonic()
-    assert run(hasty, code) == (False, "timeout")
-    assert run(hasty, code + INCREMENT, INC) == (False, "timeout")
-    assert run(hasty, f"def inc(x):\n    {code.splitlines()[0]}\n        pass\n", INC)[0] is False
+    loops = ["while True:\n    pass\n", "import re\nre.match('(a*)*b', 'a' * 40)\n"]
+    programs = [(code, ECHO) for code in loops] + [(code + INCREMENT, INC) for code in loops]
+    programs += [("def inc(x):\n    while True:\n        pass\n", INC)]
+    assert run_all(hasty, *programs) == [(False, "timeout")] * 5
     assert time.monotonic() - start < 15
 
 
@@ -53,21 +58,12 @@ def test_total_time_counts_all_tests(hasty):
 
 
 def test_a_test_that_loops_on_the_answer_is_a_time_out_of_the_program(hasty):
-    task = ProgramTask(
-        "own/w",
-        "check",
-        ("def check(candidate):\n    while candidate(1):\n        pass\n    assert 1\n",),
-        "f",
-    )
-    assert run(hasty, "def f(x):\n    return 1\n", task) == (False, "timeout")
-    assert run(hasty, "def f(x):\n    return 0\n", task) == (True, "correct")
-    inside = ProgramTask(
-        "own/x",
-        "check",
-        ("def check(candidate):\n    n = candidate(1)\n    while n:\n        pass\n    assert 1\n",),
-        "f",
-    )
-    assert run(hasty, "def f(x):\n    return 1\n", inside) == (False, "timeout")
+    asking = "def check(candidate):\n    while candidate(1):\n        pass\n    assert 1\n"
+    silent = "def check(candidate):\n    n = candidate(1)\n    while n:\n        pass\n    assert 1\n"
+    tasks = [ProgramTask("own/w", "check", (test,), "f") for test in (asking, silent)]
+    one, zero = "def f(x):\n    return 1\n", "def f(x):\n    return 0\n"
+    assert run_all(hasty, *((one, task) for task in tasks)) == [(False, "timeout")] * 2
+    assert run_all(hasty, *((zero, task) for task in tasks)) == [(True, "correct")] * 2
 
 
 def test_a_busy_machine_fails_no_program(network):
@@ -113,6 +109,8 @@ def test_flood_through_the_returned_value(pool):
 def test_files(isolated):
     big = "with open('big', 'wb') as f:\n    while True:\n        f.write(bytes(1 << 20))\n"
     assert run(isolated, big) == (False, "exception")
+    large = "open('large', 'wb').write(bytes(17 << 20))\n"  # there is room for it, the limit is per file
+    assert run(isolated, large) == (False, "exception")
     many = "i = 0\nwhile True:\n    open(str(i), 'w').write('x')\n    i += 1\n"
     assert run(isolated, many) == (False, "exception")
     fill = (
@@ -121,28 +119,46 @@ def test_files(isolated):
     )
     assert run(isolated, fill + "print(0)\n") == (False, "wrong")
     assert run(isolated, DOUBLE) == (True, "correct")  # the next program has an empty disk
-    descriptors = "import os\nwhile True:\n    os.dup(0)\n"
-    assert run(isolated, descriptors) == (False, "exception")
+    descriptors = "import os\nn = 0\ntry:\n    while True:\n        n = os.dup(0)\nexcept OSError:\n"
+    assert run(isolated, descriptors + "    print(42 if n == 255 else n)\n") == (True, "correct")
+
+
+FORK_BOMB = """
+import os
+def inc(x):
+    while True:
+        try:
+            os.fork()
+        except OSError:
+            pass
+"""
+THREADS = """
+import threading, time
+while True:
+    threading.Thread(target=time.sleep, args=(60,)).start()
+"""
+
+
+COUNT = """
+import os, time
+n = 0
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(60)
+        n += 1
+except BlockingIOError:
+    print(42 if 10 < n < 64 else n)
+"""
+
+
+def test_number_of_processes(isolated):
+    assert run(isolated, COUNT) == (True, "correct")
 
 
 def test_fork_bomb(isolated, hasty):
-    bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n"
-    assert run(hasty, bomb) == (False, "timeout")
-    assert (
-        run(
-            hasty,
-            (
-                "def inc(x):\n    import os\n    while True:\n        try:\n"
-                "            os.fork()\n        except OSError:\n            pass\n"
-            ),
-            INC,
-        )[0]
-        is False
-    )
-    threads = (
-        "import threading, time\nwhile True:\n    threading.Thread(target=time.sleep, args=(60,)).start()\n"
-    )
-    assert run(hasty, threads)[0] is False
+    results = run_all(hasty, (FORK_BOMB + "inc(0)\n", ECHO), (FORK_BOMB, INC), (THREADS, ECHO))
+    assert results[0] == (False, "timeout") and [correct for correct, _ in results] == [False] * 3
     assert run(isolated, DOUBLE) == (True, "correct")
 
 
@@ -220,21 +236,22 @@ def test_function_tasks_have_an_empty_standard_input(pool):
     assert run(pool, "def inc(x):\n    return int(input())\n", INC) == (False, "exception")
 
 
-def test_state_of_the_interpreter_is_new_for_every_test(pool):
+LATE = """
+import os, time
+if os.fork() == 0:
+    time.sleep(0.1)
+    print("late", flush=True)
+    os._exit(0)
+"""
+
+
+def test_every_test_starts_anew(pool):
     once = "import builtins\nassert not hasattr(builtins, 'seen')\nbuiltins.seen = True\n"
     assert run(pool, once + RIGHT["sums"], SUMS) == (True, "correct")
     left = "import os\nassert not os.listdir('.')\nopen('left', 'w').write('x')\n"
     assert run(pool, left + RIGHT["sums"], SUMS) == (True, "correct")
-    assert run(pool, "import os\nos.fork()\n" + "import time\ntime.sleep(0.01)\n" + WAIT, SUMS) == (
-        True,
-        "correct",
-    )
-
-
-WAIT = "import os\npid = os.getpid()\n" + (
-    "import sys\ndata = sys.stdin.read().split()\nif data:\n"
-    "    for i in range(int(data[0])):\n        print(int(data[1 + 2 * i]) + int(data[2 + 2 * i]))\n"
-)
+    # the child of one test does not print into the next
+    assert run(pool, LATE + RIGHT["sums"] + "time.sleep(0.05)\n", SUMS) == (True, "correct")
 
 
 def test_all_tests_are_counted_on_demand(pool, hasty):

@@ -52,6 +52,15 @@ def test_tests_that_cannot_fail_are_no_pass(pool, test):
     assert (result.correct, result.reason) == (None, "bad_tests")
 
 
+def test_assertions_that_are_not_reached_are_no_pass(pool):
+    statements = ("assert f(2) == [2]", "for x in f(0):\n    assert x == 0")
+    task = ProgramTask("own/r", "asserts", statements, "f")
+    result = pool.verify("def f(x):\n    return [x] if x else []\n", task, form="code")
+    assert (result.correct, result.reason, result.passed, result.total) == (False, "wrong", 1, 2)
+    assert "no assertion was reached" in result.first_failure
+    assert run(pool, "def f(x):\n    return [x]\n", task) == (True, "correct")
+
+
 def test_tests_that_do_not_ask_the_program_are_no_pass(pool):
     task = ProgramTask("own/v", "check", ("def check(candidate):\n    assert True\n",), "f")
     assert run(pool, "def f(x):\n    return 0\n", task) == (None, "bad_tests")

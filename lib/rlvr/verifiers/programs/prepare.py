@@ -54,8 +54,8 @@ def _prepare(task: ProgramTask) -> dict[str, Any]:
     tests = _parse(task.tests)
     if task.kind == "check" and "check" not in _defined(tests[0]):
         raise UnusableTests("bad_tests", f"task {task.id!r}: the tests define no check")
-    counted = _mentions(tests, ast.Assert)
-    if not counted and not _mentions(tests, ast.Raise) and not _calls_assertions(tests):
+    counted = [_mentions([tree], ast.Assert) for tree in tests]
+    if not any(counted) and not _mentions(tests, ast.Raise) and not _calls_assertions(tests):
         raise UnusableTests("bad_tests", f"task {task.id!r}: the tests assert nothing")
     free = _free_names([task.setup, *task.tests])
     for tree in tests:

@@ -151,6 +151,8 @@ class Worker:
 
     def _failed(self, what: str) -> WorkerError:
         error = WorkerError(f"{what}; {self._tail()}")
+        if self._process is not None:
+            self._process.kill()  # it may not listen any more; its programs end with it
         self.close()
         return error
 

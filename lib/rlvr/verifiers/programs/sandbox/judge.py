@@ -53,7 +53,8 @@ def main(parent: socket.socket, uid: int | None, folder: str, isolated: bool, ba
     try:
         if isolated or uid is None:
             linux.drop_privileges(uid, readable=False)
-        # else the program runs as another user, which cannot signal us
+        else:  # the program runs as another user, which cannot signal us
+            linux.die_with_parent()
         job = marshal.loads(channel.receive(parent))
         answer = judge(job, line, base)
     finally:
@@ -271,8 +272,12 @@ class _Function(_Run):
         by_statement = job["kind"] == "asserts"
         self.total = len(steps) if by_statement else 0
         for number, step in enumerate(steps):
+            before = held[0]
             ran = self._step(step, number)
             if by_statement:
+                if ran and job["counted"][number] and held[0] == before:
+                    ran = False
+                    self.miss("wrong", f"test {number}: no assertion was reached, {self._call()}")
                 self.passed += ran
             else:
                 self.passed, self.total = held[0], held[0] + (not ran)
@@ -285,7 +290,7 @@ class _Function(_Run):
         """Nothing failed: then something must have been asserted, and about the program."""
         if not self.program.calls:
             raise BadTests("the tests never call the program")
-        if not self.job["counted"]:
+        if not any(self.job["counted"]):
             self.passed = self.total = max(1, self.total)
         elif not held:
             raise Stop("wrong", f"no assertion was reached, {self._call()}")

@@ -86,6 +86,10 @@ def drop_privileges(uid: int | None, readable: bool) -> None:
     _libc.capset(header, bytes(24))
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _libc.prctl(_PR_SET_DUMPABLE, int(readable), 0, 0, 0)
+    die_with_parent()
+
+
+def die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
