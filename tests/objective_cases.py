@@ -53,7 +53,8 @@ BLOCK = {"mtp_log_prob": mtp(3.7), "old_mtp_log_prob": mtp(5.1)}
 # every objective, and the settings that take another path
 VARIANTS = [(name, {}) for name in NAMES] + [
     ("nfpo", {"horizon": 1}),
-    ("nfpo", {"region": "kl", "delta": 0.05}),
+    ("nfpo", {"region": "kl"}),
+    ("nfpo", {"region": "kl", "delta": 0.02}),
     ("nfpo", {"region": "clip"}),
     ("nfpo", {"region": "band"}),
     ("nfpo", {"region": "none", "trace_clip": None, "ratio_clip": None}),
@@ -107,6 +108,8 @@ def clip(value, low, high):
 def slow_keep(name, p, pi, mu, rho, advantage):
     region = {"dppo_tv": "tv", "dppo_kl": "kl", "icepop": "band"}.get(name, p.get("region", "none"))
     delta = p.get("delta")
+    if delta is None:
+        delta = {"tv": 0.2, "kl": 0.05}.get(region)
     if region == "tv":
         return pi - mu <= delta if advantage > 0 else pi - mu >= -delta
     if region == "kl":
@@ -192,7 +195,7 @@ def slow_row(name, p, live, frozen, old, advantages, at, marks, modules):
             source = frozen if name == "gspo_token" else live
             s = math.exp(sum(float(source[j] - old[j]) for j in used) / max(1, len(used)))
             s *= math.exp(live[t] - frozen[t]) if name == "gspo_token" else 1.0
-            out[t] = slow_surrogate(s, a, p)
+            out[t] = slow_surrogate(s, a, p) if t in used else 0.0
         elif name == "gmpo":
             clips = [
                 min(float(live[j] - old[j]), p["clip_high"])

@@ -100,7 +100,7 @@ def test_memory_of_nfpo_does_not_depend_on_the_horizon(bench, measure, gradient)
         parameters = {"horizon": horizon, "trace_gradient": gradient}
         return measure.peak_memory(bench.ours(bench.Case("nfpo", parameters, "dppo_tv", {}), inputs), unit)
 
-    assert peak(256) == pytest.approx(peak(4), abs=0.1)
+    assert peak(256) == pytest.approx(peak(4), abs=1)  # N tensors more would be 252
 
 
 def test_loop_of_the_trace(bench):

@@ -85,13 +85,14 @@ PARAMETERS = [(n, p) for n in NAMES for p in objectives.get(n).parameters if p n
 @pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
 def test_bad_parameters(name, parameter):
     default = objectives.get(name).parameters[parameter]
-    values = [] if parameter in OPTIONAL else [None]
+    values = [] if default is None or parameter in OPTIONAL else [None]
     if isinstance(default, str):
         values += NOT_A_NAME
     elif parameter in PAIRS:
         values += NOT_A_PAIR
     else:
         allowed = {"gmpo": (1, 1.5, INF)}.get(name, ()) if parameter in ("clip_low", "clip_high") else ()
+        allowed = (*allowed, None) if default is None else allowed
         values += NOT_A_NUMBER + [v for v in OUT_OF_RANGE[parameter] if v not in allowed]
     refused(name, parameter, values)
 

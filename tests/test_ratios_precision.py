@@ -69,7 +69,9 @@ def largest_error(trace, exact):
     return float(((trace.double() - exact).abs() / exact)[fits].max())
 
 
-@pytest.mark.parametrize("trace_clip", [(0.8, 1.4), (0.1, 10.0), None], ids=["clip", "wide", "open"])
+@pytest.mark.parametrize(
+    "trace_clip", [(0.8, 1.4), (0.1, 10.0), (1e-30, 1e30), None], ids=["clip", "wide", "vast", "open"]
+)
 @pytest.mark.parametrize("horizon", [4, 256])
 @pytest.mark.parametrize("name", ROWS)
 def test_window(name, horizon, trace_clip):

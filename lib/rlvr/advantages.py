@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from rlvr.checks import check_choice, check_floating, check_mask, check_number
 from rlvr.rewards import check_accuracy
 
 StdKind = Literal["unbiased", "biased", "none"]
@@ -42,10 +43,7 @@ def group_relative(
             f"rewards with shape {shape}, {getattr(rewards, 'dtype', type(rewards))}: allowed is a floating "
             "tensor [B], one reward per response"
         )
-    if std not in ("unbiased", "biased", "none"):
-        raise ValueError(f"std={std!r}: allowed are 'unbiased', 'biased' and 'none'")
-    if not eps >= 0:
-        raise ValueError(f"eps={eps!r}: allowed are numbers >= 0")
+    _check_std(std, eps)
     group, groups = _index_groups(group_ids, rewards)
     if torch.isinf(rewards).any():
         raise ValueError("rewards hold an infinity: allowed are finite numbers and NaN (missing)")
@@ -160,6 +158,11 @@ def plan_sampling(
     )
 
 
+def _check_std(std: StdKind, eps: float) -> None:
+    check_choice("std", std, ("unbiased", "biased", "none"))
+    check_number("eps", eps, lambda x: x >= 0, "numbers >= 0")
+
+
 def _index_groups(group_ids: Tensor | Sequence[Hashable], per: Tensor) -> tuple[Tensor, int]:
     """Group ids, one per entry of ``per`` [B], as indices 0..groups-1."""
     if isinstance(group_ids, Tensor) and group_ids.ndim != 1:
@@ -191,14 +194,13 @@ def gae(
     Returns (advantages, returns), both [B, T], 0 where masked; returns = advantages + values. verl whitens
     the advantages next, after it took the returns: :func:`whiten`.
     """
-    if not (rewards.shape == values.shape == response_mask.shape) or rewards.ndim != 2:
-        raise ValueError(
-            f"rewards {tuple(rewards.shape)}, values {tuple(values.shape)}, response_mask "
-            f"{tuple(response_mask.shape)}: allowed is one common shape [B, T]"
-        )
-    for name, value in (("gamma", gamma), ("lam", lam)):
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name}={value!r}: allowed are 0 <= {name} <= 1")
+    check_floating("rewards", rewards)
+    check_floating("values", values, like=rewards)
+    check_mask("response_mask", response_mask, like=rewards)
+    gamma, lam = (
+        check_number(name, value, lambda x: 0 <= x <= 1, f"0 <= {name} <= 1")
+        for name, value in (("gamma", gamma), ("lam", lam))
+    )
     dtype = torch.float64 if torch.float64 in (rewards.dtype, values.dtype) else torch.float32
     valid = response_mask.bool()
     rewards = torch.where(valid, rewards.to(dtype), 0.0)
@@ -229,15 +231,9 @@ def whiten(advantages: Tensor, response_mask: Tensor, std: StdKind = "unbiased",
     leaves the rounding of the mean at equal ones). Deviations are taken from the mean in float64, in two
     passes. Returns the dtype of ``advantages``, at least float32.
     """
-    if advantages.ndim != 2 or advantages.shape != response_mask.shape:
-        raise ValueError(
-            f"advantages {tuple(advantages.shape)}, response_mask {tuple(response_mask.shape)}: allowed is "
-            "one common shape [B, T]"
-        )
-    if std not in ("unbiased", "biased", "none"):
-        raise ValueError(f"std={std!r}: allowed are 'unbiased', 'biased' and 'none'")
-    if not eps >= 0:
-        raise ValueError(f"eps={eps!r}: allowed are numbers >= 0")
+    check_floating("advantages", advantages)
+    check_mask("response_mask", response_mask, like=advantages)
+    _check_std(std, eps)
     dtype = torch.float64 if advantages.dtype == torch.float64 else torch.float32
     valid = response_mask.bool()
     values = advantages[valid].double()

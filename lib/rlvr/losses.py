@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_choice, check_number, refuse
+from rlvr.checks import check_choice, check_floating, check_mask, check_number, refuse
 from rlvr.indicators import indicator
 from rlvr.ratios import RATIO_BOUND, bounded_exp
 from rlvr.trust_regions import clip_bounds
@@ -43,14 +43,19 @@ class TokenLoss(NamedTuple):
     share: Tensor | None = None
 
 
-def masked_policy_gradient(log_prob: Tensor, weight: Tensor, advantages: Tensor, keep: Tensor) -> TokenLoss:
+def masked_policy_gradient(
+    log_prob: Tensor, weight: Tensor, advantages: Tensor, keep: Tensor | None, overwrite: bool = False
+) -> TokenLoss:
     """``-M_t sg(w_t) A_t log pi(y_t|s_t)``: the weight is a constant (DPPO, IcePop, NFPO).
 
     ``log_prob``, ``weight``, ``keep`` [B, T]; ``advantages`` broadcasts. ``keep`` is the trust region and
-    the response mask in one. The value equals the surrogate's only up to a constant; gradients compare.
+    the response mask in one, None for neither. ``overwrite``: the slope may stand in the weight's memory.
+    The value equals the surrogate's only up to a constant; gradients compare.
     """
-    slope = (weight * advantages).mul_(keep).neg_()
-    return TokenLoss(slope * log_prob, slope)
+    slope = weight.mul_(advantages) if overwrite else weight * advantages
+    if keep is not None:
+        slope.mul_(keep)
+    return TokenLoss(slope.neg_() * log_prob, slope)
 
 
 def clipped_surrogate(
@@ -88,6 +93,7 @@ def aggregation_scale(
     dp_size: int = 1,
     dtype: torch.dtype = torch.float32,
     lengths: Tensor | None = None,
+    averaged: Tensor | None = None,
 ) -> Tensor:
     """Weight of every token's loss in the total: a scalar, or [B, 1] for ``seq-mean-token-mean``.
 
@@ -100,8 +106,11 @@ def aggregation_scale(
 
     M and B are those of this batch unless ``batch_num_tokens`` / ``global_batch_size`` give the global
     ones (all micro-batches, all ranks). Fully masked rows are not counted, and with nothing valid every
-    loss is 0. Source: [public: verl ``agg_loss``]; NFPO's release omits D / B in the last mode.
+    loss is 0. ``lengths`` [B, 1] are the valid tokens of each row, if known; ``averaged`` [B, 1], if given,
+    stands for n_i where a loss is over some tokens of a row only.
+    Source: [public: verl ``agg_loss``]; NFPO's release omits D / B in the last mode.
     """
+    check_mask("response_mask", response_mask)
     check_choice("loss_agg_mode", loss_agg_mode, AGGREGATIONS)
     valid = response_mask.bool()
     lengths = valid.sum(-1, keepdim=True) if lengths is None else lengths
@@ -125,7 +134,7 @@ def aggregation_scale(
     if loss_agg_mode == "seq-mean-token-sum":
         return per_row
     if loss_agg_mode == "seq-mean-token-mean":
-        return per_row / lengths.clamp_min(1)
+        return per_row / (lengths if averaged is None else averaged).clamp_min(1)
     return per_row / (valid.shape[-1] if loss_scale_factor is None else loss_scale_factor)
 
 
@@ -150,6 +159,8 @@ def aggregate(
 
     ``counts`` as in :func:`aggregation_scale`. What masked places hold (NaN too) does not matter.
     """
+    check_floating("token_loss", token_loss)
+    check_mask("response_mask", response_mask, like=token_loss)
     scale = aggregation_scale(response_mask, loss_agg_mode, dtype=token_loss.dtype, **counts)
     return (torch.where(response_mask.bool(), token_loss, 0.0) * scale).sum()
 
@@ -171,6 +182,9 @@ class _KnownSlope(torch.autograd.Function):
         grad = (grad if scale is None else grad * scale) * slope
         if share is not None:
             grad = grad.sum(-1, keepdim=True) * share
+        if ctx.dtype == torch.float16:  # its range is small: at its edge, not beyond
+            largest = torch.finfo(torch.float16).max
+            grad = grad.clamp(-largest, largest)
         return grad.to(ctx.dtype), None, None, None, None
 
 

@@ -20,7 +20,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_choice, check_integer, check_number, check_pair
+from rlvr.checks import (
+    check_choice,
+    check_floating,
+    check_integer,
+    check_mask,
+    check_number,
+    check_pair,
+    describe,
+)
 from rlvr.indicators import as_bits, as_float, select
 
 Window = Literal["valid", "positions"]
@@ -43,6 +51,9 @@ def log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor) -> 
     NaN or -inf at masked places reaches neither the value nor the gradient: ``where`` hands the
     subtraction a gradient of 0 there, and the gradient of a subtraction does not read its inputs.
     """
+    check_floating("log_prob", log_prob)
+    check_floating("old_log_prob", old_log_prob, like=log_prob)
+    check_mask("response_mask", response_mask, like=log_prob)
     dtype = compute_dtype(log_prob, old_log_prob)
     difference = log_prob.to(dtype) - old_log_prob.to(dtype)
     return torch.where(response_mask.bool(), difference, 0.0)
@@ -58,12 +69,15 @@ def token_ratio(
     return bounded_exp(log_ratio(log_prob, old_log_prob, response_mask), bound)
 
 
-def bounded_exp(value: Tensor, bound: float) -> Tensor:
-    """``exp`` of ``value`` clamped to +-``bound`` nats (0 < bound <= 80, so that float32 stays finite)."""
+def bounded_exp(value: Tensor, bound: float, extent: float = math.inf) -> Tensor:
+    """``exp`` of ``value`` clamped to +-``bound`` nats (0 < bound <= 80, so that float32 stays finite).
+
+    ``extent``: the largest magnitude in ``value``, if known; within the bound nothing is clamped.
+    """
     bound = check_number(
         "ratio_bound", bound, lambda x: 0 < x <= 80, "0 < bound <= 80 nats (exp(88) overflows float32)"
     )
-    return value.clamp(-bound, bound).exp_()
+    return value.exp() if extent <= bound else value.clamp(-bound, bound).exp_()
 
 
 def forward_trace(
@@ -91,11 +105,22 @@ def forward_trace(
 
     Values at masked places are finite and carry no meaning.
     """
+    check_floating("log_ratio", log_ratio)
+    check_mask("response_mask", response_mask, like=log_ratio)
     with torch.set_grad_enabled(differentiates_trace(trace_gradient) and torch.is_grad_enabled()):
-        # A product of any size is exponentiated in float64: a log of 50 rounded to float32 is off by 2e-6.
-        dtype = torch.float64 if trace_clip is None else log_ratio.dtype
+        out = compute_dtype(log_ratio)
+        dtype = log_trace_dtype(trace_clip, out)
         log_trace = log_forward_trace(log_ratio, response_mask, horizon, ratio_clip, window, dtype)
-        return clip_trace(log_trace, trace_clip, log_ratio.dtype)
+        return clip_trace(log_trace, trace_clip, out)
+
+
+def log_trace_dtype(trace_clip: tuple[float, float] | None, dtype: torch.dtype) -> torch.dtype:
+    """In which the logarithm of a trace of ``dtype`` is exponentiated: float64 unless its clips are near 1.
+    A log of 16 rounded to float32 is off by 1e-6."""
+    if trace_clip is None:
+        return torch.float64
+    low, high = check_trace_clip(trace_clip)
+    return dtype if low > math.exp(-1) and high < math.exp(1) else torch.float64
 
 
 def log_forward_trace(
@@ -106,8 +131,12 @@ def log_forward_trace(
     window: Window = "valid",
     dtype: torch.dtype = torch.float64,
     zeroed: bool = False,
+    extent: float = math.inf,
 ) -> Tensor:
-    """Logarithm of the trace before its own clip, [B, T] in ``dtype``; see :func:`forward_trace`."""
+    """Logarithm of the trace before its own clip, [B, T] in ``dtype``; see :func:`forward_trace`.
+
+    ``zeroed``: ``log_ratio`` is 0 where masked; ``extent``: its largest magnitude, if known.
+    """
     horizon = _check_horizon(horizon)
     limit = _LOG_LIMIT
     if ratio_clip is not None:
@@ -118,9 +147,11 @@ def log_forward_trace(
     valid = response_mask.bool()
     # float64 before the clip: log 3 rounded to float32, 255 times over, is an error of 6e-6.
     if zeroed:
-        factors = log_ratio.to(torch.float64, copy=True).clamp_(-limit, limit)
+        factors = log_ratio.to(torch.float64, copy=True)
     else:
-        factors = torch.where(valid, log_ratio, 0.0).double().clamp_(-limit, limit)
+        factors = torch.where(valid, log_ratio, 0.0).double()
+    if extent > limit:
+        factors = factors.clamp_(-limit, limit)
     return _sum_of_next(factors, valid, horizon - 1, window, dtype)
 
 
@@ -128,7 +159,9 @@ def clip_trace(log_trace: Tensor, trace_clip: tuple[float, float] | None, dtype:
     """``clip(exp(log_trace), lo, hi)`` in ``dtype``; without a clip, capped at the largest finite number."""
     if trace_clip is None:
         return log_trace.clamp(max=math.log(torch.finfo(dtype).max) - 1e-6).exp().to(dtype)
-    return log_trace.clamp(max=EXP_LIMIT).exp().to(dtype).clamp(*check_trace_clip(trace_clip))
+    low, high = check_trace_clip(trace_clip)
+    limit = math.log(torch.finfo(dtype).max) - 1e-6
+    return log_trace.clamp(max=limit).exp().clamp(low, min(high, torch.finfo(dtype).max)).to(dtype)
 
 
 def check_trace_clip(trace_clip: tuple[float, float]) -> tuple[float, float]:
@@ -191,6 +224,10 @@ def sequence_log_ratio(
     Returns (log s [B, 1], share [B, T] with ``d log s / d l_t``). A row without a marked token has
     ``log s = 0`` and no share. Source: [text: IBPO I.2].
     """
+    check_floating("log_ratio", log_ratio)
+    check_mask("response_mask", response_mask, like=log_ratio)
+    if token_mask is not None:
+        check_mask("token_mask", token_mask, like=log_ratio)
     marked = response_mask.bool() if token_mask is None else response_mask.bool() & token_mask.bool()
     count = marked.sum(-1, keepdim=True).clamp_min(1).to(log_ratio.dtype)
     total = log_ratio
@@ -209,8 +246,7 @@ def block_weights(blocks: int, mtp_weight: float = 0.2, decay: float = 0.8) -> l
     modules (10-20 % is best, below 30 % always [text: MPO 5.4, 5.5]); ``decay`` in (0, 1], 0.8 [text: 5.4].
     The recursion itself is a [choice].
     """
-    if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
-        raise ValueError(f"blocks={blocks!r}: allowed are integers >= 1 (1 = the token's own ratio)")
+    blocks = check_integer("blocks", blocks, 1, "integers >= 1 (1 = the token's own ratio)")
     mtp_weight = check_number("mtp_weight", mtp_weight, lambda x: 0 <= x < 1, "0 <= mtp_weight < 1")
     decay = check_number("decay", decay, lambda x: 0 < x <= 1, "0 < decay <= 1")
     if blocks == 1:
@@ -221,6 +257,8 @@ def block_weights(blocks: int, mtp_weight: float = 0.2, decay: float = 0.8) -> l
 
 def block_mask(response_mask: Tensor, blocks: int) -> Tensor:
     """Which MTP log ratios exist, [B, T, K-1] bool: position t and its target t+k-1 (k = 2..K) are valid."""
+    check_mask("response_mask", response_mask)
+    blocks = check_integer("blocks", blocks, 1, "integers >= 1 (1 = the token's own ratio)")
     valid = response_mask.bool()
     width = valid.shape[-1]
     ahead = [torch.nn.functional.pad(valid, (0, k))[:, k : k + width] & valid for k in range(1, blocks)]
@@ -237,6 +275,13 @@ def block_log_ratio(log_ratio: Tensor, mtp_log_ratio: Tensor, weights: list[floa
     position past the end contributes nothing. ``weights`` = K numbers (:func:`block_weights`).
     Source: [public: the weighted log-sum of MPO's OpenReview discussion].
     """
+    check_floating("log_ratio", log_ratio)
+    check_floating("mtp_log_ratio", mtp_log_ratio, ndim=3)
+    if mtp_log_ratio.shape[:2] != log_ratio.shape:
+        raise ValueError(
+            f"mtp_log_ratio is {describe(mtp_log_ratio)}: allowed is [B, T, K-1] with [B, T] = "
+            f"{list(log_ratio.shape)}, log_ratio's shape"
+        )
     if len(weights) != mtp_log_ratio.shape[-1] + 1:
         raise ValueError(
             f"weights has {len(weights)} entries: allowed is one per token of the block, "
@@ -258,6 +303,8 @@ def discounted_future(values: Tensor, response_mask: Tensor, half_life: float) -
     half_life = check_number(
         "half_life", half_life, lambda x: x > 0, "numbers > 0 (tokens; inf = no discount)"
     )
+    check_floating("values", values)
+    check_mask("response_mask", response_mask, like=values)
     valid = response_mask.bool()
     holes = _has_holes(valid)
     # without holes positions count like tokens, and the powers of g are one row

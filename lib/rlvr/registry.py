@@ -10,54 +10,99 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_choice, describe
+from rlvr.checks import check_binary, check_choice, describe, usable
 from rlvr.indicators import as_bits, as_float, select
 from rlvr.losses import TokenLoss, aggregation_scale, attach
 from rlvr.ratios import RATIO_BOUND, compute_dtype
 
 Metrics = dict[str, Tensor]
 POSITIVE_LOG_PROB = 1e-4  # rounding of a log-softmax may exceed 0 by this much
+ADVANTAGE_LIMIT = 1e9  # times the largest weight, e^60, it still fits float32 [choice]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a recipe sees: checked, in float32 or float64, 0 where masked, and constant."""
+    """What a recipe sees: checked, in float32 or float64, constant; not to be written to, since it may be
+    the caller's memory. Masked places hold finite numbers without a meaning, the log ratio 0."""
 
     log_prob: Tensor  # [B, T]
     old_log_prob: Tensor  # [B, T]
-    log_ratio: Tensor  # [B, T]
+    log_ratio: Tensor  # [B, T], 0 where masked
+    extent: float  # no log ratio is larger; inf = not known
     advantages: Tensor  # [B, 1] or [B, T]
     valid: Tensor  # [B, T] bool
-    mask: Tensor  # [B, T] the same as 0.0 and 1.0
+    partial: Tensor | None  # [B, T] ``valid`` as 0.0 and 1.0; None: known to have no masked token
     lengths: Tensor  # [B, 1] valid tokens
     live_log_prob: Tensor  # the caller's tensor, with its autograd graph
     check: bool
     grad_enabled: bool  # whether the caller records gradients
 
+    @cached_property
+    def mask(self) -> Tensor:
+        """[B, T] ``valid`` as 0.0 and 1.0."""
+        return torch.ones_like(self.log_ratio) if self.partial is None else self.partial
+
+    @property
+    def full(self) -> bool:
+        """Whether the batch is known to have no masked token."""
+        return self.partial is None
+
+    def zero_masked_(self, values: Tensor) -> Tensor:
+        """``values`` (finite), in place 0 where masked."""
+        return values if self.partial is None else values.mul_(self.partial)
+
+    @cached_property
+    def count(self) -> Tensor:
+        """Valid tokens."""
+        return self.lengths.sum()
+
+    @cached_property
+    def _tokens(self) -> Tensor:
+        return self.count.clamp_min(1).to(self.log_prob.dtype)
+
+    @cached_property
+    def _scratch(self) -> Tensor:
+        """One buffer for all metrics: writing to fresh memory costs more than the sum."""
+        return torch.empty_like(self.log_ratio)
+
+    def share(self, values: Tensor) -> Tensor:
+        """Mean over valid tokens of values [B, T] that are 0 where masked; or of their sum, a scalar."""
+        return values.sum() / self._tokens
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean over valid tokens of values [B, T] that are exactly 1 where masked."""
+        return 1 + torch.sub(values, 1, out=self._scratch).sum() / self._tokens
+
+    def mean_distance(self, values: Tensor) -> Tensor:
+        """Mean distance from 1 of the same."""
+        return torch.sub(values, 1, out=self._scratch).abs_().sum() / self._tokens
+
     def select(self, log_prob: Tensor, name: str, exists: Tensor | None = None) -> Tensor:
         """A further log-prob argument, checked and cleaned like the others; ``exists`` [B, T, ...] bool says
         where it has values (default: at the valid tokens)."""
         exists = self.valid if exists is None else exists
-        bits = exists if exists.dtype in (torch.int32, torch.int64) else as_bits(exists, self.log_prob.dtype)
-        return _select(name, log_prob, bits, self.log_prob.dtype, self.check)
+        if self.check:
+            _check_log_prob_shape(name, log_prob, exists)
+        dtype = self.log_prob.dtype
+        return _existing(name, log_prob.detach().to(dtype), as_bits(exists, dtype), self.check)
 
 
 @dataclass
 class Terms:
-    """What a recipe returns; every tensor is [B, T]."""
+    """What a recipe returns; tensors are [B, T], metrics scalars."""
 
     loss: TokenLoss
     ratio: Tensor  # rho, 1 where masked
-    weight: Tensor  # before trust region and advantage, 1 where masked
     log_ratio: Tensor | None = None  # of rho, 0 where masked; None: that of the batch
-    shares: dict[str, Tensor] = field(default_factory=dict)  # metrics: 0.0 and 1.0, 0 where masked
-    means: dict[str, Tensor] = field(default_factory=dict)  # metrics: floating, 1 where masked
+    averaged: Tensor | None = None  # [B, 1] tokens that a row's mean is taken over; None: all valid ones
+    strength: Tensor | None = None  # mean distance of the weight from 1; None: the weight is the ratio
+    metrics: Metrics = field(default_factory=dict)  # the objective's own
 
 
 Recipe = Callable[..., Terms]
@@ -124,6 +169,7 @@ class Objective:
         grad_enabled = torch.is_grad_enabled()
         with torch.no_grad():
             batch = _prepare(log_prob, old_log_prob, advantages, response_mask, check, grad_enabled)
+            terms = self._recipe(batch, **parameters)
             scale = aggregation_scale(
                 batch.valid,
                 self.loss_agg_mode if loss_agg_mode is None else loss_agg_mode,
@@ -133,8 +179,8 @@ class Objective:
                 dp_size=dp_size,
                 dtype=batch.log_prob.dtype,
                 lengths=batch.lengths,
+                averaged=terms.averaged,
             )
-            terms = self._recipe(batch, **parameters)
             metrics = _summarise(terms, batch)
         value, slope, share = terms.loss
         if reduction == "loss":
@@ -205,46 +251,77 @@ def _prepare(
     if check:
         check_binary("response_mask", response_mask)
     dtype = compute_dtype(log_prob, old_log_prob)
-    bits = as_bits(valid, dtype)
-    lengths = -bits.sum(-1, keepdim=True, dtype=torch.int32)
-    new = _select("log_prob", log_prob, bits, dtype, check, finite=True)
-    old = _select("old_log_prob", old_log_prob, bits, dtype, check)
-    per_row = advantages.ndim == 1 or advantages.shape[1] == 1
-    advantages = advantages.detach().to(dtype).reshape(len(valid), -1)
-    advantages = select(advantages, as_bits(lengths > 0, dtype) if per_row else bits)
-    if check and not torch.stack(torch.aminmax(advantages)).isfinite().all():
-        raise ValueError("advantages holds NaN or an infinity at a valid token: allowed are finite numbers")
-    return Batch(
-        new, old, new - old, advantages, valid, as_float(valid, dtype), lengths, log_prob, check, grad_enabled
-    )
+    full = valid.device.type == "cpu" and bool(valid.view(torch.uint8).amin())
+    mask = None if full else as_float(valid, dtype)
+    if full:
+        lengths = torch.full((len(valid), 1), valid.shape[1], dtype=torch.int32)
+    else:
+        lengths = mask.sum(-1, keepdim=True).to(torch.int32)  # exact: no row has 2^24 tokens
+    new, old, log_ratio, reach = _log_probs(log_prob, old_log_prob, valid, dtype, check)
+    if not full:
+        log_ratio.mul_(mask)
+    advantages = _advantages(advantages, valid, lengths, dtype, check)
+    return Batch(new, old, log_ratio, reach, advantages, valid, mask, lengths, log_prob, check, grad_enabled)
 
 
-def _select(
-    name: str, log_prob: Tensor, bits: Tensor, dtype: torch.dtype, check: bool, finite: bool = False
-) -> Tensor:
-    """``log_prob`` as a constant that is 0 where masked, before any arithmetic: NaN * 0 is NaN.
+def _log_probs(
+    log_prob: Tensor, old_log_prob: Tensor, valid: Tensor, dtype: torch.dtype, check: bool
+) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Log-probs and their difference as constants, and its extent; finite where masked.
 
-    ``finite``: -inf is an error too. mu = 0 only meets the ratio's bound, pi = 0 has no gradient.
+    A factor 0 silences finite numbers, but NaN * 0 is NaN. So unless every number is in order, masked
+    places too, those are set to 0 before any arithmetic.
     """
     if check:
-        _check_log_prob_shape(name, log_prob, bits)
-    selected = select(log_prob.detach().to(dtype), bits)
-    if check and selected.numel():
-        lowest, highest = torch.aminmax(selected)  # one pass; NaN propagates and fails the comparison
+        _check_log_prob_shape("log_prob", log_prob, valid)
+        _check_log_prob_shape("old_log_prob", old_log_prob, valid)
+    new, old = log_prob.detach().to(dtype), old_log_prob.detach().to(dtype)
+    log_ratio = new - old
+    reach = extent(log_ratio)
+    if reach < torch.inf and new.amax() <= POSITIVE_LOG_PROB and old.amax() <= POSITIVE_LOG_PROB:
+        return new, old, log_ratio, reach
+    bits = as_bits(valid, dtype)
+    new = _existing("log_prob", new, bits, check, finite=True)
+    old = _existing("old_log_prob", old, bits, check)
+    log_ratio = new - old
+    return new, old, log_ratio, extent(log_ratio)
+
+
+def _existing(name: str, value: Tensor, bits: Tensor, check: bool, finite: bool = False) -> Tensor:
+    """``value`` where ``bits`` are set, else 0, checked. ``finite``: -inf is an error too. mu = 0 only
+    meets the ratio's bound, pi = 0 has no gradient."""
+    value = select(value, bits)
+    if check and value.numel():
+        lowest, highest = torch.aminmax(value)  # one pass; NaN propagates and fails the comparison
         if not highest <= POSITIVE_LOG_PROB or (finite and lowest == -torch.inf):
-            wrong = ~(selected <= POSITIVE_LOG_PROB) | (selected == -torch.inf)
+            wrong = value[~(value <= POSITIVE_LOG_PROB) | (value == -torch.inf)][0].item()
             raise ValueError(
-                f"{name} holds {selected[wrong][0].item()} at a valid token: allowed are log-probabilities "
-                f"<= 0{', finite' if finite else ''}"
+                f"{name} holds {wrong} at a valid token: allowed are log-probabilities <= 0"
+                f"{', finite' if finite else ''}"
             )
-    return selected
+    return value
 
 
-def check_binary(name: str, mask: Tensor) -> None:
-    """ValueError unless ``mask`` holds 0 and 1 only."""
-    if mask.dtype != torch.bool and not torch.equal(mask.bool().to(mask.dtype), mask):
-        other = mask[(mask != 0) & (mask != 1)][0].item()
-        raise ValueError(f"{name} holds {other}: allowed are 0 and 1")
+def _advantages(
+    advantages: Tensor, valid: Tensor, lengths: Tensor, dtype: torch.dtype, check: bool
+) -> Tensor:
+    """Advantages [B, 1] or [B, T] as constants, finite where masked."""
+    value = advantages.detach().to(dtype).reshape(len(valid), -1)
+    look = check or value.device.type == "cpu"
+    if look and _largest(value) <= ADVANTAGE_LIMIT:
+        return value
+    value = select(value, as_bits(valid if value.shape == valid.shape else lengths > 0, dtype))
+    if check and not _largest(value) <= ADVANTAGE_LIMIT:
+        wrong = value[~(value.abs() <= ADVANTAGE_LIMIT)][0].item()
+        raise ValueError(
+            f"advantages holds {wrong} at a valid token: allowed are numbers from -{ADVANTAGE_LIMIT:g} to "
+            f"{ADVANTAGE_LIMIT:g}, which no weight makes overflow"
+        )
+    return value
+
+
+def _largest(value: Tensor) -> Tensor:
+    return torch.stack(torch.aminmax(value)).abs().amax()  # NaN propagates
 
 
 def _check_shapes(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor) -> None:
@@ -288,37 +365,36 @@ def _check_log_prob_shape(name: str, value: Tensor, mask: Tensor) -> None:
         )
 
 
-def usable(value: Tensor, like: Tensor) -> bool:
-    """Whether ``value`` is a dense tensor with values, on the device of ``like``."""
-    return value.layout == torch.strided and value.device == like.device and value.device.type != "meta"
+def extent(log_ratio: Tensor) -> float:
+    """Largest magnitude in ``log_ratio`` [B, T]; inf (not known) on an accelerator, where waiting for the
+    answer costs more than what it saves."""
+    if log_ratio.device.type != "cpu":
+        return torch.inf
+    lowest, highest = torch.aminmax(log_ratio)
+    largest = max(-float(lowest), float(highest))
+    return largest if largest == largest else torch.inf
 
 
 def _summarise(terms: Terms, batch: Batch) -> Metrics:
-    count = batch.lengths.sum()
-    tokens = count.clamp_min(1).to(terms.ratio.dtype)
+    log_ratio, reach = terms.log_ratio, torch.inf
+    if log_ratio is None:
+        log_ratio, reach = batch.log_ratio, batch.extent
+    if reach > RATIO_BOUND:
+        log_ratio = torch.clamp(log_ratio, -RATIO_BOUND, RATIO_BOUND, out=batch._scratch)
+    metrics: Metrics = {"tokens": batch.count, "kl": -batch.share(log_ratio)}
+    metrics["ratio_mean"] = batch.mean(terms.ratio)
+    metrics["ratio_correction_strength"] = batch.share(batch._scratch.abs_())  # what mean left there
+    metrics["ratio_max"] = _largest_ratio(terms.ratio, batch)
+    own = terms.strength
+    metrics["correction_strength"] = metrics["ratio_correction_strength"] if own is None else own
+    return metrics | terms.metrics
 
-    scratch = torch.empty_like(batch.log_ratio)  # one buffer: writing to fresh memory costs more than the sum
 
-    def mean_around_one(values: Tensor) -> Tensor:
-        """Mean of values that are exactly 1 where masked; leaves their distances from 1 in ``scratch``."""
-        return 1 + torch.sub(values, 1, out=scratch).sum() / tokens
-
-    def mean_distance() -> Tensor:
-        return scratch.abs_().sum() / tokens
-
-    log_ratio = batch.log_ratio if terms.log_ratio is None else terms.log_ratio
-    metrics: Metrics = {"tokens": count}
-    metrics["kl"] = -(torch.clamp(log_ratio, -RATIO_BOUND, RATIO_BOUND, out=scratch).sum() / tokens)
-    metrics["ratio_mean"] = mean_around_one(terms.ratio)
-    metrics["ratio_correction_strength"] = mean_distance()
-    metrics["ratio_max"] = torch.mul(terms.ratio, batch.mask, out=scratch).amax()
-    metrics["correction_strength"] = metrics["ratio_correction_strength"]
-    if terms.weight is not terms.ratio:
-        mean_around_one(terms.weight)
-        metrics["correction_strength"] = mean_distance()
-    metrics |= {name: value.sum() / tokens for name, value in terms.shares.items()}
-    metrics |= {name: mean_around_one(value) for name, value in terms.means.items()}
-    return metrics
+def _largest_ratio(ratio: Tensor, batch: Batch) -> Tensor:
+    largest = ratio.amax()
+    if batch.full or (largest.device.type == "cpu" and largest > 1):  # masked places hold 1
+        return largest
+    return torch.mul(ratio, batch.mask, out=batch._scratch).amax()
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -13,6 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rlvr.checks import check_mask
+
 Variant = Literal["indicator", "ratio"]
 Reduce = Literal["best", "mean", "first"]
 
@@ -51,7 +53,7 @@ def mask_truncated(response_mask: Tensor, truncated: Tensor) -> Tensor:
     responses leave numerator and denominator alike. Advantages still count them in their group; a reward
     of NaN takes them out there too.
     """
-    _check_mask("response_mask", response_mask)
+    check_mask("response_mask", response_mask)
     _check_flags("truncated", truncated, response_mask.sum(-1))
     return torch.where(truncated.unsqueeze(-1), torch.zeros_like(response_mask), response_mask)
 
@@ -131,7 +133,7 @@ def unchanged_share(unchanged: Tensor, response_mask: Tensor) -> Tensor:
     ``unchanged``: bool, tokens of ``y`` that the correction kept. ``response_mask`` [B, T] is that of
     ``y``: padding counts neither in U nor in T. A response without tokens gives 0.
     """
-    _check_mask("response_mask", response_mask)
+    check_mask("response_mask", response_mask)
     rows, width = response_mask.shape
     if (
         not isinstance(unchanged, Tensor)
@@ -205,7 +207,7 @@ def changed_token_mask(unchanged: Tensor, recoverable: Tensor, response_mask: Te
     Args: ``unchanged`` bool [B, T], U of one correction each (:func:`best_correction`), read where
     ``recoverable`` (bool [B]) alone; ``response_mask`` [B, T].
     """
-    _check_mask("response_mask", response_mask)
+    check_mask("response_mask", response_mask)
     _check_flags("unchanged", unchanged, response_mask)
     _check_flags("recoverable", recoverable, response_mask.sum(-1))
     return response_mask.bool() & ~(unchanged & recoverable.unsqueeze(-1))
@@ -243,11 +245,6 @@ def _check_unit_interval(name: str, value: Tensor) -> None:
     outside = ~((value >= 0) & (value <= 1))
     if outside.any():
         raise ValueError(f"{name} holds {value[outside][0].item()}: allowed are 0 <= {name} <= 1")
-
-
-def _check_mask(name: str, value: Tensor) -> None:
-    if not isinstance(value, Tensor) or value.ndim != 2:
-        raise ValueError(f"{name}={_describe(value)}: allowed is a tensor [B, T]")
 
 
 def _check_flags(name: str, value: Tensor, like: Tensor) -> None:

@@ -199,7 +199,7 @@ def test_trl_micro_batches(loss_type, dtype):
 @pytest.mark.parametrize("kl", [False, True])
 @pytest.mark.parametrize("horizon", [1, 4, 8, 24])
 def test_release(horizon, kl, dtype):
-    settings = {"region": "kl" if kl else "tv", "trace_clip": (0.8, 1.2), "window": "positions"}
+    settings = {"region": "kl" if kl else "tv", "delta": 0.2, "trace_clip": (0.8, 1.2), "window": "positions"}
     for batch in batches(KINDS, dtype):
         rollout = batch.old_log_prob - 0.1 * batch.log_prob.cos().abs()
         for anchor in (None, rollout):

@@ -10,7 +10,7 @@ from torch import Tensor
 from rlvr.checks import check_choice, describe
 from rlvr.losses import TokenLoss, attach
 from rlvr.objectives.clipped import clipped_terms
-from rlvr.ratios import RATIO_BOUND, block_log_ratio, block_mask, block_weights
+from rlvr.ratios import RATIO_BOUND, block_log_ratio, block_mask, block_weights, bounded_exp
 from rlvr.registry import Batch, Terms, register
 
 MtpGradient = Literal["stop", "full"]
@@ -133,7 +133,7 @@ def _block(
     token = batch.log_ratio.clamp(-RATIO_BOUND, RATIO_BOUND) if len(weights) > 1 else batch.log_ratio
     log_ratio = block_log_ratio(token, mtp, weights)
     terms = clipped_terms(batch, log_ratio, batch.advantages, clip_low, clip_high, dual_clip)
-    terms.means["token_ratio_mean"] = token.clamp(-RATIO_BOUND, RATIO_BOUND).exp()
+    terms.metrics["token_ratio_mean"] = batch.mean(bounded_exp(token, RATIO_BOUND))
 
     value, slope, _ = terms.loss  # the slope by log r_t
     own = slope * weights[0]

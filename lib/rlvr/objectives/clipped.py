@@ -28,11 +28,13 @@ def clipped_terms(
     loss, ratio, active = clipped_surrogate(
         log_ratio, advantages, batch.mask, clip_low, clip_high, dual_clip, bound
     )
-    return Terms(loss, ratio, ratio, shares={"clip_fraction": lost_gradient(active, advantages, batch)})
+    return Terms(loss, ratio, metrics={"clip_fraction": lost_gradient(active, advantages, batch)})
 
 
 def lost_gradient(active: Tensor, advantages: Tensor, batch: Batch) -> Tensor:
-    return (indicator(torch.ne, advantages, 0) * batch.mask).mul_(1 - active)
+    """Share of tokens with an advantage whose gradient is cut off."""
+    lost = indicator(torch.ne, advantages, 0) * (1 - active)
+    return batch.share(batch.zero_masked_(lost) if lost.shape == batch.valid.shape else lost * batch.mask)
 
 
 def _token(batch: Batch, clip_low: float, clip_high: float, dual_clip: float | None) -> Terms:
@@ -196,7 +198,8 @@ def fipo(
     log_ratio = batch.log_ratio.clamp(-RATIO_BOUND, RATIO_BOUND)
     extreme = indicator(torch.gt, log_ratio, math.log(ratio_limit))
     future = discounted_future(log_ratio * (1 - extreme), batch.valid, half_life)
-    raw = future.clamp_(-60, 60).to(log_ratio.dtype).mul_(batch.mask).exp_()
+    raw = future.clamp_(-60, 60).to(log_ratio.dtype)
+    raw = batch.zero_masked_(raw).exp_()
     influence = raw.clamp(*bounds[0])
     if unsafe_influence_clip is not None:
         unsafe = extreme * indicator(torch.lt, batch.advantages, 0)
@@ -204,16 +207,16 @@ def fipo(
     terms = clipped_terms(
         batch, batch.log_ratio, batch.advantages * influence, clip_low, clip_high, dual_clip
     )
-    terms.means["influence_mean"] = influence
-    terms.shares["influence_clip_fraction"] = indicator(torch.ne, influence, raw)
-    dropped = torch.zeros_like(raw)
+    terms.metrics["influence_mean"] = batch.mean(influence)
+    terms.metrics["influence_clip_fraction"] = batch.share(indicator(torch.ne, influence, raw))
+    dropped = batch.count.new_zeros(())
     if max_dual_clipped is not None and dual_clip is not None:
         hit = (terms.ratio > dual_clip) & (batch.advantages < 0) & batch.valid
         dropped = (hit.sum(-1, keepdim=True) > max_dual_clipped) & batch.valid
         value, slope, _ = terms.loss
         terms.loss = TokenLoss(value.masked_fill(dropped, 0.0), slope.masked_fill(dropped, 0.0))
         dropped = dropped.to(raw.dtype)
-    terms.shares["dropped_fraction"] = dropped
+    terms.metrics["dropped_fraction"] = batch.share(dropped)
     return terms
 
 

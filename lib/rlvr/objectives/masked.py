@@ -13,10 +13,29 @@ from rlvr.ratios import RATIO_BOUND, bounded_exp
 from rlvr.registry import Batch, Terms, register
 
 
-def masked_terms(batch: Batch, ratio: Tensor, weight: Tensor, keep: Tensor, **shares: Tensor) -> Terms:
-    """``-M sg(w) A log pi`` as the terms of an objective; ``keep`` joins trust region and mask."""
-    loss = masked_policy_gradient(batch.log_prob, weight, batch.advantages, keep)
-    return Terms(loss, ratio, weight, shares={"masked_fraction": batch.mask - keep, **shares})
+def masked_terms(
+    batch: Batch, ratio: Tensor, weight: Tensor, keep: Tensor | None, **metrics: Tensor
+) -> Terms:
+    """``-M sg(w) A log pi`` as the terms of an objective.
+
+    ``weight`` is 1 where masked; one that is not ``ratio`` itself is used up. ``keep`` is the trust region,
+    0 where masked afterwards; None keeps every token.
+    """
+    masked = batch.count.new_zeros(())
+    if keep is not None:
+        keep = batch.zero_masked_(keep)
+        masked = batch.count - keep.sum()
+    elif not batch.full:
+        keep = batch.mask
+    own = weight is not ratio
+    strength = batch.mean_distance(weight) if own else None
+    loss = masked_policy_gradient(batch.log_prob, weight, batch.advantages, keep, overwrite=own)
+    metrics = {"masked_fraction": batch.share(masked), **metrics}
+    return Terms(loss, ratio, strength=strength, metrics=metrics)
+
+
+def token_ratio(batch: Batch, bound: float = RATIO_BOUND) -> Tensor:
+    return bounded_exp(batch.log_ratio, bound, batch.extent)
 
 
 @register("token-mean")
@@ -39,8 +58,10 @@ def dppo_tv(batch: Batch, *, delta: float = 0.2, ratio_cap: float = 20.0) -> Ter
     Deviations: verl reads C from clip_ratio_c, whose default 3 always wins over the 20 of its function.
     Sources: DPPO (arXiv 2602.04879), mask and cap as in verl 0.9.1.
     """
-    keep = trust_regions.binary_tv(batch.log_prob, batch.old_log_prob, batch.advantages, delta)
-    return _dppo(batch, keep.mul_(batch.mask), ratio_cap)
+    ratio = token_ratio(batch)
+    exact = ratio if batch.extent <= RATIO_BOUND else None
+    keep = trust_regions.binary_tv(batch.log_prob, batch.old_log_prob, batch.advantages, delta, exact)
+    return _dppo(batch, ratio, keep, ratio_cap)
 
 
 @register("token-mean")
@@ -65,14 +86,13 @@ def dppo_kl(batch: Batch, *, delta: float = 0.05, ratio_cap: float = 20.0) -> Te
     """
     bounded = batch.log_ratio.clamp(-RATIO_BOUND, RATIO_BOUND)
     keep = trust_regions.binary_kl(batch.log_prob, batch.old_log_prob, bounded, batch.advantages, delta)
-    return _dppo(batch, keep.mul_(batch.mask), ratio_cap)
+    return _dppo(batch, token_ratio(batch), keep, ratio_cap)
 
 
-def _dppo(batch: Batch, keep: Tensor, ratio_cap: float) -> Terms:
-    ratio = bounded_exp(batch.log_ratio, RATIO_BOUND)
+def _dppo(batch: Batch, ratio: Tensor, keep: Tensor, ratio_cap: float) -> Terms:
     ratio_cap = check_ratio_cap(ratio_cap)
-    weight = ratio.clamp(max=ratio_cap)
-    return masked_terms(batch, ratio, weight, keep, ratio_cap_fraction=indicator(torch.gt, ratio, ratio_cap))
+    capped = batch.share(indicator(torch.gt, ratio, ratio_cap))
+    return masked_terms(batch, ratio, ratio.clamp(max=ratio_cap), keep, ratio_cap_fraction=capped)
 
 
 def check_ratio_cap(ratio_cap: float) -> float:
@@ -103,11 +123,10 @@ def cispo(batch: Batch, *, ratio_cap: float = 5.0, ratio_floor: float = 0.0) -> 
     ratio_floor = check_number(
         "ratio_floor", ratio_floor, lambda x: 0 <= x <= 1, "0 <= ratio_floor <= 1 (absolute, 0 = none)"
     )
-    ratio = bounded_exp(batch.log_ratio, RATIO_BOUND)
+    ratio = token_ratio(batch)
     weight = ratio.clamp(ratio_floor, ratio_cap)
-    return masked_terms(
-        batch, ratio, weight, batch.mask, ratio_cap_fraction=indicator(torch.ne, weight, ratio)
-    )
+    changed = batch.share(indicator(torch.ne, weight, ratio))
+    return masked_terms(batch, ratio, weight, None, ratio_cap_fraction=changed)
 
 
 @register("token-mean")
@@ -126,8 +145,8 @@ def icepop(batch: Batch, *, band: tuple[float, float] = (1 / 3, 3.0)) -> Terms:
     Deviations: masked tokens stay in the denominator, as in verl (whose band is [0.5, 5]).
     Sources: IcePop as a baseline of the NFPO paper.
     """
-    ratio = bounded_exp(batch.log_ratio, RATIO_BOUND)
-    return masked_terms(batch, ratio, ratio, trust_regions.ratio_band(ratio, band).mul_(batch.mask))
+    ratio = token_ratio(batch)
+    return masked_terms(batch, ratio, ratio, trust_regions.ratio_band(ratio, band))
 
 
 @register("token-mean")
@@ -144,5 +163,5 @@ def uncorrected(batch: Batch) -> Terms:
     Deviations: none.
     Sources: REINFORCE; a control of this project [choice].
     """
-    ratio = bounded_exp(batch.log_ratio, RATIO_BOUND)
-    return masked_terms(batch, ratio, torch.ones_like(ratio), batch.mask)
+    ratio = token_ratio(batch)
+    return masked_terms(batch, ratio, torch.ones_like(ratio), None)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_number, describe
+from rlvr.checks import check_binary, check_number, describe, usable
 from rlvr.indicators import as_float, indicator
 from rlvr.losses import TokenLoss, clipped_surrogate
 from rlvr.objectives.clipped import lost_gradient
 from rlvr.ratios import bounded_exp, sequence_log_ratio
-from rlvr.registry import Batch, Terms, check_binary, register, usable
+from rlvr.registry import Batch, Terms, register
 
 SEQUENCE_BOUND = 10.0  # nats, on the mean log ratio [public: verl]
 
@@ -26,7 +26,7 @@ def _sequence(
     loss = TokenLoss(*loss[:2], share)
     ratio = torch.lerp(torch.ones_like(ratio), ratio, batch.mask)
     clipped = lost_gradient(active, batch.advantages, batch)
-    return loss, Terms(loss, ratio, ratio, shares={"clip_fraction": clipped})
+    return loss, Terms(loss, ratio, metrics={"clip_fraction": clipped})
 
 
 @register("seq-mean-token-mean")
@@ -106,8 +106,9 @@ def masked_gspo(
         ratio_bound: bound on |log s| in nats, 10 [public: verl, above only]
     Detached: the advantage, the mask and the decision what is clipped; unmarked tokens get no gradient.
     Metrics: as gspo; marked_fraction, the share of tokens that token_mask marks.
-    Deviations: none. Aggregation counts every valid token of a row, marked or not: the loss of a response is
-        one number, whatever was marked. A response without a mark has ratio 1 and no gradient.
+    Deviations: none. A response's mean is over its marked tokens, so that an unmarked token's advantage has
+        no say; one without a mark adds 0 and stays in the mean over responses. token-mean divides by all
+        valid tokens: those are the counts that trainers have.
     Sources: [text: IBPO Eq. 7, G.2, I.2].
     """
     if token_mask is not None:
@@ -125,8 +126,12 @@ def masked_gspo(
         if batch.check:
             check_binary("token_mask", torch.where(batch.valid, token_mask, torch.zeros_like(token_mask)))
     terms = _sequence(batch, clip_low, clip_high, ratio_bound, token_mask)[1]
-    marked = batch.valid if token_mask is None else batch.valid & token_mask.bool()
-    terms.shares["marked_fraction"] = as_float(marked, batch.mask.dtype)
+    marks = batch.mask if token_mask is None else as_float(batch.valid & token_mask.bool(), batch.mask.dtype)
+    terms.metrics["marked_fraction"] = batch.share(marks)
+    if token_mask is not None:
+        value, slope, share = terms.loss
+        terms.loss = TokenLoss(value * marks, slope * marks, share)
+        terms.averaged = marks.sum(-1, keepdim=True)
     return terms
 
 
@@ -171,4 +176,4 @@ def gmpo(
     slope = value * indicator(torch.le, log_ratio.abs(), ratio_bound)
     ratio = torch.lerp(torch.ones_like(ratio), ratio, batch.mask)
     loss = TokenLoss(value, slope, share * kept)
-    return Terms(loss, ratio, ratio, shares={"clip_fraction": lost_gradient(kept, batch.advantages, batch)})
+    return Terms(loss, ratio, metrics={"clip_fraction": lost_gradient(kept, batch.advantages, batch)})

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rlvr import trust_regions
 from rlvr.checks import check_choice, check_number
-from rlvr.indicators import indicator
 from rlvr.losses import TokenLoss, attach
 from rlvr.objectives.masked import masked_terms
 from rlvr.ratios import (
@@ -24,9 +23,11 @@ from rlvr.ratios import (
     forward_trace,
     log_forward_trace,
     log_ratio,
+    log_trace_dtype,
 )
-from rlvr.registry import Batch, Terms, register
+from rlvr.registry import Batch, Metrics, Terms, extent, register
 
+DELTAS = {"tv": 0.2, "kl": 0.05}  # by region [text: NFPO App. C]
 _WEIGHT_BOUND = EXP_LIMIT
 _WEIGHT_CAP = math.exp(_WEIGHT_BOUND)
 
@@ -38,7 +39,7 @@ def nfpo(
     horizon: int = 4,
     trace_clip: tuple[float, float] | None = (0.8, 1.4),
     ratio_clip: float | None = 3.0,
-    delta: float = 0.2,
+    delta: float | None = None,
     region: Literal["tv", "kl", "clip", "band", "none"] = "tv",
     clip_low: float = 0.2,
     clip_high: float = 0.28,
@@ -64,7 +65,7 @@ def nfpo(
         trace_clip: (low, high) of the trace, [0.8, 1.4] [text: NFPO App. C]; None = off
         ratio_clip: beta, clips each factor of the trace on both sides [official], 3 [text: NFPO App. C];
             None = off
-        delta: of the region "tv", 0.2 [text: NFPO App. C], or "kl", which the text runs at 0.05
+        delta: of the region; None: 0.2 for "tv", 0.05 nats for "kl" [text: NFPO App. C]
         region: M: "tv", "kl", "clip" (the PPO clip as a mask), "band", "none" [text: Ablation 1]
         clip_low: lower distance of region "clip", 0.2 [text: NFPO App. C]
         clip_high: upper distance of region "clip", 0.28 [text: NFPO App. C]
@@ -84,11 +85,12 @@ def nfpo(
         micro-batch; this one does. Its other settings are the preset "release" (NFPO_PRESETS).
     Sources: NFPO (arXiv 2605.20865) sections 1, 3, App. C; aggregation [official].
     """
-    mu, log_rho = batch.old_log_prob, batch.log_ratio
+    mu, log_rho, reach = batch.old_log_prob, batch.log_ratio, batch.extent
     if rollout_log_prob is not None:
         mu = batch.select(rollout_log_prob, "rollout_log_prob")
-        log_rho = batch.log_prob - mu
-    rho = ratio = bounded_exp(log_rho, ratio_bound)
+        log_rho = batch.zero_masked_(batch.log_prob - mu)
+        reach = extent(log_rho)
+    rho = ratio = bounded_exp(log_rho, ratio_bound, reach)
     if rho_clip is not None:
         rho_clip = check_number("rho_clip", rho_clip, lambda x: x >= 1, "None (off) and numbers >= 1")
         rho = ratio.clamp(1 / rho_clip, rho_clip)
@@ -96,10 +98,17 @@ def nfpo(
     check_choice("region", region, ("tv", "kl", "clip", "band", "none"))
     trust_regions.check_clips(clip_low, clip_high)
     trust_regions.check_band(band)
-    trust_regions.check_delta(delta)
+    delta = DELTAS.get(region, 0.2) if delta is None else trust_regions.check_delta(delta)
+
+    trace, metrics = _clipped_trace(batch, horizon, ratio_clip, trace_clip, window)
+    weight = trace.mul_(rho)  # in place: memory that is at hand is faster than new
+    if trace_clip is None or ratio_bound + math.log(trace_clip[1]) > _WEIGHT_BOUND:
+        weight.clamp_(max=_WEIGHT_CAP)
+
     advantages = batch.advantages
     if region == "tv":
-        keep = trust_regions.binary_tv(batch.log_prob, mu, advantages, delta)
+        exact = ratio if reach <= ratio_bound else None
+        keep = trust_regions.binary_tv(batch.log_prob, mu, advantages, delta, exact)
     elif region == "kl":
         bounded = log_rho.clamp(-ratio_bound, ratio_bound)
         keep = trust_regions.binary_kl(batch.log_prob, mu, bounded, advantages, delta)
@@ -108,32 +117,45 @@ def nfpo(
     elif region == "band":
         keep = trust_regions.ratio_band(ratio, band)
     else:
-        keep = torch.ones_like(ratio)
-    keep = keep.mul_(batch.mask)
+        keep = None
 
-    dtype = torch.float64 if trace_clip is None else ratio.dtype
+    terms = masked_terms(batch, ratio, weight, keep, **metrics)
+    if rollout_log_prob is not None:
+        terms.log_ratio = log_rho
+    if differentiates_trace(trace_gradient):
+        keep = batch.mask if keep is None else keep
+        terms.loss = _through_trace(batch, terms.loss, rho, keep, horizon, ratio_clip, trace_clip, window)
+    return terms
+
+
+def _clipped_trace(
+    batch: Batch,
+    horizon: int,
+    ratio_clip: float | None,
+    trace_clip: tuple[float, float] | None,
+    window: Window,
+) -> tuple[Tensor, Metrics]:
+    """The constant trace [B, T], 1 where masked, and its metrics."""
+    check_choice("window", window, ("valid", "positions"))
+    if batch.full:
+        window = "positions"  # without holes the same, and nobody looks for them
+    dtype = log_trace_dtype(trace_clip, batch.log_ratio.dtype)
     log_trace = log_forward_trace(
-        batch.log_ratio, batch.valid, horizon, ratio_clip, window, dtype, zeroed=True
+        batch.log_ratio, batch.valid, horizon, ratio_clip, window, dtype, True, batch.extent
     )
-    log_trace.mul_(batch.mask)  # neutral in the metrics
+    batch.zero_masked_(log_trace)  # neutral in the metrics
     if trace_clip is None:
-        trace = clip_trace(log_trace, None, ratio.dtype).clamp_(max=_WEIGHT_CAP)
-        clipped = torch.zeros_like(keep)
+        trace = clip_trace(log_trace, None, batch.log_ratio.dtype).clamp_(max=_WEIGHT_CAP)
+        clipped = batch.count.new_zeros(())
     else:
         factors = min(horizon, batch.valid.shape[1]) - 1
         if ratio_clip is None or factors * math.log(ratio_clip) > EXP_LIMIT:
             log_trace.clamp_(max=EXP_LIMIT)
         raw = log_trace.exp_()
         trace = raw.clamp(*check_trace_clip(trace_clip))
-        clipped = indicator(torch.ne, trace, raw)
-
-    weight = (rho * trace).clamp_(max=_WEIGHT_CAP)
-    terms = masked_terms(batch, ratio, weight, keep, trace_clip_fraction=clipped)
-    terms.log_ratio = log_rho
-    terms.means["trace_mean"] = trace
-    if differentiates_trace(trace_gradient):
-        terms.loss = _through_trace(batch, terms.loss, rho, keep, horizon, ratio_clip, trace_clip, window)
-    return terms
+        clipped = torch.ne(trace, raw, out=raw)
+        trace = trace.to(batch.log_ratio.dtype)
+    return trace, {"trace_clip_fraction": batch.share(clipped), "trace_mean": batch.mean(trace)}
 
 
 NFPO_PRESETS: dict[str, dict[str, Any]] = {
@@ -175,10 +197,10 @@ def exact_pg(
     """
     horizon = max(1, batch.valid.shape[1])
     log_trace = log_forward_trace(batch.log_ratio, batch.valid, horizon, ratio_clip=None, zeroed=True)
-    log_weight = (batch.log_ratio + log_trace).mul_(batch.mask)
-    ratio = bounded_exp(batch.log_ratio, ratio_bound)
+    log_weight = batch.zero_masked_(log_trace.add_(batch.log_ratio))
+    ratio = bounded_exp(batch.log_ratio, ratio_bound, batch.extent)
     weight = bounded_exp(log_weight, ratio_bound).to(ratio.dtype)
-    terms = masked_terms(batch, ratio, weight, batch.mask)
+    terms = masked_terms(batch, ratio, weight, None)
     if differentiates_trace(trace_gradient):
         terms.loss = _through_trace(batch, terms.loss, ratio, batch.valid, horizon, None, None, "valid")
     return terms
