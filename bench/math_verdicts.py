@@ -1,10 +1,12 @@
 """Verdicts per second: verify_math_batch against plain math-verify in a pool of as many processes, in turn.
 
-Both grade the same responses, in the same order, in one run; each round starts with our caches empty and with
-workers that have already imported what they need. The responses are those of the tests (right answers in odd
-clothes, near misses), behind the same few hundred words of reasoning, each repeated with other numbers of the
-reasoning; with RLVR_DATA set, the gold answers of the mathematics benchmarks in it as well. Only agreement of
-counts is printed, not who is right: that is what the tests are for.
+Both grade the same responses, in the same order, in one run. The responses are those of the tests (right
+answers in odd clothes, near misses), each behind a few hundred words of reasoning with numbers of its own;
+with RLVR_DATA set, also the gold answers of the mathematics benchmarks in it, right or exchanged. Twice:
+workers that run (both have imported what they need; our caches are emptied before every round), and whole
+processes, from the start of an interpreter to its end. What is the same in several responses we grade once;
+so no response is repeated here. Only how many each side calls right is printed, not who is right: that is
+what the tests are for.
 """
 
 from __future__ import annotations
@@ -12,22 +14,22 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import logging
 import multiprocessing
 import os
 import platform
 import random
-import statistics
 import sys
-import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from measure import ratio_of_medians
+from paired import SIDES, in_turn, new_process, report
 
 from rlvr.verifiers import golds
 from rlvr.verifiers import math as ours
+from rlvr.verifiers.answers.readings import readings
 from rlvr.verifiers.formulas import clean
 from tests.verifiers.math_near_misses import NEAR_MISSES
 from tests.verifiers.math_odd_clothes import ODD_CLOTHES
@@ -37,10 +39,10 @@ FILES = ("aime24", "aime25", "aime26", "amc23", "math500", "minerva_math", "hmmt
 Pair = tuple[str, str, str]  # gold, response, kind
 
 
-def corpus(rng: random.Random, copies: int) -> list[Pair]:
+def corpus(rng: random.Random) -> list[Pair]:
     pairs = [(gold, f"\\boxed{{{answer}}}", kind) for gold, answer, kind in NEAR_MISSES]
     pairs += ODD_CLOTHES
-    return [(gold, _reasoning(rng) + text, kind) for _ in range(copies) for gold, text, kind in pairs]
+    return [(gold, _reasoning(rng) + text, kind) for gold, text, kind in dict.fromkeys(pairs)]
 
 
 def benchmarks(rng: random.Random, folder: str) -> list[Pair]:
@@ -70,8 +72,6 @@ def _reasoning(rng: random.Random) -> str:
 
 def plain(pair: tuple[str, str]) -> bool:
     """math-verify as its README has it."""
-    import logging
-
     from math_verify import parse, verify
 
     logging.disable(logging.CRITICAL)
@@ -79,62 +79,81 @@ def plain(pair: tuple[str, str]) -> bool:
     return bool(verify(parse(gold), parse(response)))
 
 
-def compare(label: str, pairs: list[Pair], workers: int, rounds: int, pool: ProcessPoolExecutor) -> float:
-    predictions = [response for _, response, _ in pairs]
-    answers = [gold for gold, _, _ in pairs]
-    kinds = [kind for _, _, kind in pairs]
+def grade_ours(pairs: list[Pair], workers: int) -> list[bool]:
+    golds._read_gold.cache_clear()
+    readings.cache_clear()
+    verdicts = ours.verify_math_batch(
+        [response for _, response, _ in pairs],
+        [gold for gold, _, _ in pairs],
+        kind=[kind for _, _, kind in pairs],
+        workers=workers,
+    )
+    return [verdict.correct is True for verdict in verdicts]
+
+
+def grade_theirs(pairs: list[Pair], pool: ProcessPoolExecutor) -> list[bool]:
     # math-verify wants LaTeX in delimiters
     jobs = [(f"${gold.strip('$')}$", response) for gold, response, _ in pairs]
-    times: dict[str, list[float]] = {"ours": [], "theirs": []}
-    right: dict[str, int] = {}
-    for index in range(rounds + 1):
-        for side in ("ours", "theirs") if index % 2 else ("theirs", "ours"):
-            golds._read_gold.cache_clear()
-            ours.readings.cache_clear()
-            start = time.perf_counter()
-            if side == "ours":
-                verdicts = [
-                    v.correct
-                    for v in ours.verify_math_batch(predictions, answers, kind=kinds, workers=workers)
-                ]
-            else:
-                verdicts = list(pool.map(plain, jobs, chunksize=16))
-            elapsed = time.perf_counter() - start
-            assert len(verdicts) == len(pairs)
-            if index:  # the first round starts the workers
-                times[side].append(elapsed)
-            right[side] = sum(v is True for v in verdicts)
-    ratio, low, high = ratio_of_medians(times["theirs"], times["ours"])
-    rate = {side: len(pairs) / statistics.median(seconds) for side, seconds in times.items()}
-    print(
-        f"{label}: {len(pairs)} responses, ours {rate['ours']:,.0f} verdicts/s ({right['ours']} right), "
-        f"math-verify {rate['theirs']:,.0f} ({right['theirs']} right), "
-        f"ratio {ratio:.1f} [{low:.1f}, {high:.1f}], {rounds} pairs"
-    )
-    return ratio
+    return list(pool.map(plain, jobs, chunksize=16))
 
 
-def main() -> int:
+def start_pool(workers: int) -> ProcessPoolExecutor:
+    """A pool that has imported math-verify."""
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    list(pool.map(plain, [("$1$", "$1$")] * workers))
+    return pool
+
+
+def corpora() -> dict[str, list[Pair]]:
+    rng = random.Random(0)
+    found = {"tests' responses": corpus(rng)}
+    if folder := os.environ.get("RLVR_DATA"):
+        found["benchmarks' golds"] = benchmarks(rng, folder)
+    return found
+
+
+def once(side: str, label: str, workers: int) -> None:
+    """All that a process does that grades one corpus, for :func:`paired.new_process`."""
+    pairs = corpora()[label]
+    if side == "ours":
+        grade_ours(pairs, workers)
+    else:
+        with start_pool(workers) as pool:
+            grade_theirs(pairs, pool)
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--copies", type=int, default=3, help="of the tests' responses")
+    parser.add_argument("--once", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--corpus", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    rng = random.Random(0)
+    if options.once:
+        once(options.once, options.corpus, options.workers)
+        return
     versions = ", ".join(f"{name} {version}" for name, version in ours.runtime().items())
     print(f"{platform.machine()}, {options.workers} workers on both sides; {versions}")
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.workers, mp_context=context) as pool:
-        list(pool.map(plain, [("$1$", "$1$")] * options.workers))
-        ratios = [
-            compare("tests' responses", corpus(rng, options.copies), options.workers, options.rounds, pool)
-        ]
-        folder = os.environ.get("RLVR_DATA")
-        if folder:
-            pairs = benchmarks(rng, folder)
-            ratios.append(compare("benchmarks' golds", pairs, options.workers, options.rounds, pool))
-    return 0 if min(ratios) >= 1 else 1
+    with start_pool(options.workers) as pool:
+        for label, pairs in corpora().items():
+            right: dict[str, int] = {}
+
+            def ours_once(pairs=pairs, right=right) -> None:
+                right["ours"] = sum(grade_ours(pairs, options.workers))
+
+            def theirs_once(pairs=pairs, right=right) -> None:
+                right["theirs"] = sum(grade_theirs(pairs, pool))
+
+            times = in_turn({"ours": ours_once, "theirs": theirs_once}, options.rounds)
+            print(f"{label}: {len(pairs)} responses, right: ours {right['ours']}, theirs {right['theirs']}")
+            report(f"{label}, workers running", len(pairs), "verdicts/s", times["wall"])
+    for label, pairs in corpora().items():
+        arguments = ["--corpus", label, "--workers", str(options.workers)]
+        whole = {side: new_process(__file__, side, arguments) for side in SIDES}
+        times = in_turn(whole, options.rounds, warm_up=0)
+        report(f"{label}, whole processes", len(pairs), "verdicts/s", times["wall"])
+        report(f"{label}, whole processes, processor time", len(pairs), "verdicts/s", times["processor"])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

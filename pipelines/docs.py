@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from pipelines.docs_commands import call, local, trainers
 from pipelines.docs_example import gradient_through, show
 from pipelines.docstrings import Docstring, Writer, fenced, literal, parse, split_marks, table
 from rlvr import losses, objectives
@@ -22,10 +23,6 @@ from rlvr.storage import write_text
 
 FOLDER = Path("docs/objectives")
 WRITTEN = "<!-- written by `python -m pipelines.docs`: change the docstring, not this page -->"
-#: Names of verl's own losses, which keep them there (verl 0.9.1).
-VERL_LOSSES = frozenset(
-    "vanilla dppo_tv dppo_kl gspo sapo gpg clip_cov kl_cov geo_mean dro cispo bypass_mode".split()
-)
 
 
 def documented(objective: Objective) -> Docstring:
@@ -138,88 +135,6 @@ def aggregation(objective: Objective) -> str:
         "(`batch_num_tokens`, `global_batch_size`); n_i the valid tokens of row i; L is `loss_scale_factor`, "
         "by default the width."
     )
-
-
-def call(objective: Objective) -> str:
-    """Python source of a call with every default spelled out, and the tensors that it needs."""
-    exported = getattr(objectives, objective.name, None) is objective
-    target = objective.name if exported else f'get("{objective.name}")'
-    lines = []
-    for name, parameter in inspect.signature(objective).parameters.items():
-        if parameter.kind is not parameter.KEYWORD_ONLY:
-            lines.append(f"    {name},")
-        else:
-            lines.append(f"    {name}={name if name in objective.needs else literal(parameter.default)},")
-    return "\n".join(
-        ["from rlvr import objectives", "", f"loss, metrics = objectives.{target}(", *lines, ")"]
-    )
-
-
-def local(objective: Objective, scale: Scale) -> str:
-    """How to train with it on the local engine at the default scale."""
-    recipes = [arm for arm, recipe in scale.recipes.items() if recipe.objective == objective.name]
-    arms = [arm for arm in recipes if arm in scale.arms]
-    seed = scale.seeds[0]
-    if not arms:
-        if objective.needs:
-            return ""
-        arm = recipes[0] if recipes else objective.name
-        recipe = "" if recipes else f"`{arm}: {{objective: {objective.name}}}` to `recipes` and "
-        text = f"Local experiment: not an arm of the default scale. Add {recipe}`{arm}` to `arms` in "
-        return f"{text}`params.yaml`, then:\n\n" + fenced(f"dvc repro train@{arm}-{seed}", "sh")
-    text = f"Local experiment, with the recipe in `params.yaml`; seeds are {_names(scale.seeds)}, and "
-    text += "`evaluate` trains all of them first"
-    if scale.train.loss_agg_mode != objective.loss_agg_mode:
-        text += f"; every arm aggregates by `{scale.train.loss_agg_mode}` there"
-    commands = [f"dvc repro train@{arm}-{seed}\ndvc repro evaluate@{arm}" for arm in arms]
-    return f"{text}:\n\n" + fenced("\n".join(commands), "sh")
-
-
-def trainers(objective: Objective) -> str:
-    """verl and TRL, with the first parameter as an example of how to give one."""
-    if lacking := objective.needs:
-        return (
-            f"The local engine, [verl](../verl.md) and [TRL](../trl.md) have nothing to give for "
-            f"{_names(lacking)}, without which this is another objective: only the call above runs it, and "
-            "verl refuses its name."
-        )
-    taken = objective.name in VERL_LOSSES
-    mode = f"rlvr.{objective.name}" if taken else objective.name
-    title = f"`{objective.name}` alone is verl's own loss" if taken else f"`rlvr.{mode}` names the same"
-    setting = "actor_rollout_ref.actor"
-    overrides = [
-        f"{setting}.policy_loss.loss_mode={mode}",
-        f"{setting}.loss_agg_mode={objective.loss_agg_mode}",
-    ]
-    arguments = f'model, reward, args, data, objective="{objective.name}"'
-    if own := [name for name in objective.parameters if name not in objective.tensors]:
-        name, value = own[0], objective.parameters[own[0]]
-        if isinstance(value, tuple):  # quoted for the shell, a list for Hydra
-            value = f"'[{','.join(map(repr, value))}]'"
-        overrides += [
-            f"{setting}.policy_loss._target_=rlvr.engines.verl.PolicyLossConfig",
-            f"+{setting}.policy_loss.{name}={value}",
-        ]
-        title += "; the last two lines set a parameter"
-        arguments += f', objective_parameters={{"{name}": {literal(objective.parameters[name])}}}'
-    parts = [
-        f"[verl](../verl.md) ({title}):",
-        fenced("\n".join(overrides), "sh"),
-        "[TRL](../trl.md), in place of `GRPOTrainer`:",
-        fenced(
-            "from rlvr.engines.trl import ObjectiveTrainer\n\n"
-            f"trainer = ObjectiveTrainer(\n    {arguments}\n)",
-            "python",
-        ),
-    ]
-    if objective.tensors:
-        parts.append(f"None of the three gives {_names(objective.tensors)}.")
-    return "\n\n".join(parts)
-
-
-def _names(values: Iterable[str | int]) -> str:
-    *most, last = [f"`{value}`" if isinstance(value, str) else str(value) for value in values]
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 # --- pages --------------------------------------------------------------------------------------------

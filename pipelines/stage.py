@@ -1,6 +1,6 @@
 """Run one notebook as a stage of the pipeline.
 
-    python -m pipelines.stage notebooks/nfpo/03_train.ipynb --out runs/laptop/train/nfpo-0 \\
+    python -m pipelines.stage notebooks/03_train.ipynb --out runs/laptop/train/nfpo/seed0 \\
         -p params_file params.yaml -p arm nfpo -p seed 0 --dep runs/laptop/base --expect metrics.parquet
 
 Exit codes: 0 the output folder is complete and in place; 1 the notebook failed, or another runner makes the

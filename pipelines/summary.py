@@ -1,13 +1,17 @@
-"""The last lines of `make repro`: where the report is, what it holds, how long it took.
+"""The first and the last lines of `make repro`: what will be done; where the results are, how long it took.
 
 python -m pipelines.summary --start laptop     # before
 python -m pipelines.summary laptop             # after
+
+A scale with an evaluation.yaml in its folder (`pretrained`) has samples and an accuracy table for a result;
+every other one a report.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -35,12 +39,65 @@ def mend_lock() -> bool:
     return False
 
 
+def own_file(scale: str, name: str) -> Path:
+    return Path("pipelines/scales") / scale / name
+
+
 def check(scale: str) -> None:
-    """Everything about a scale that can be found wrong before the first stage. Raises ValueError."""
+    """Everything about a scale that can be found wrong before the first stage.
+
+    Raises:
+        ValueError, FileNotFoundError, ImportError: what is wrong, not here, or not installed.
+    """
+    if own_file(scale, "evaluation.yaml").is_file():
+        announce(scale)
+        return
     from rlvr.recipes import check_recipes
 
-    own = Path("pipelines/scales") / scale / "params.yaml"
+    own = own_file(scale, "params.yaml")
     check_recipes(load_scale(own if own.is_file() else "params.yaml"))
+
+
+def announce(scale: str) -> None:
+    """Say how long the evaluation of a scale will take, where it has not been done already."""
+    from rlvr.evaluation.engines import expected_time
+    from rlvr.evaluation.requests import evaluation_of_file
+
+    if _is_done(scale):
+        return
+    evaluation = evaluation_of_file(own_file(scale, "evaluation.yaml"))
+    (policy,) = evaluation.policies
+    print(f"{policy.name} on {', '.join(evaluation.benchmarks)}: loading and timing one batch", flush=True)
+    print(f"  {expected_time(evaluation)} (less where a killed run goes on)", flush=True)
+
+
+def _is_done(scale: str) -> bool:
+    """Whether DVC would run nothing."""
+    if not (Path("runs") / scale / "evaluate").is_dir():
+        return False
+    command = ["dvc", "status", "--quiet", str(own_file(scale, "dvc.yaml"))]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def describe_evaluation(scale: str, seconds: float | None) -> str:
+    """Where the samples and the accuracy of a scale are, and the accuracy.
+
+    Raises:
+        FileNotFoundError: there is no evaluation.
+    """
+    import pandas as pd
+
+    folder = Path("runs") / scale / "evaluate"
+    if not (folder / "accuracy.csv").is_file():
+        raise FileNotFoundError(f"{folder}/accuracy.csv does not exist; `make repro SCALE={scale}` makes it")
+    table = pd.read_csv(folder / "accuracy.csv").set_index("benchmark")
+    count = len(pd.read_parquet(folder / "samples.parquet", columns=["problem"]))
+    lines = [
+        f"Samples:  {folder}/samples.parquet ({count} responses, each with its verdict)",
+        f"Accuracy: {folder}/accuracy.csv, explained in {folder}/notebook.ipynb",
+        table.to_string(),
+    ]
+    return "\n".join(lines + _took(seconds))
 
 
 def describe(scale: str, seconds: float | None) -> str:
@@ -62,11 +119,13 @@ def describe(scale: str, seconds: float | None) -> str:
         f"  {len(claims)} claims: " + ", ".join(f"{n} {verdict}" for verdict, n in sorted(verdicts.items())),
         f"  also {folder}/report.md, tables/*.csv, figures/*.svg, artifacts.json, claims.json",
     ]
-    if seconds is not None:
-        lines.append(
-            f"  took {int(seconds // 60)} min {int(seconds % 60)} s, finished stages were not run again"
-        )
-    return "\n".join(lines)
+    return "\n".join(lines + _took(seconds))
+
+
+def _took(seconds: float | None) -> list[str]:
+    if seconds is None:
+        return []
+    return [f"  took {int(seconds // 60)} min {int(seconds % 60)} s, finished stages were not run again"]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -75,19 +134,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--start", action="store_true", help="note the time and say what is coming")
     args = parser.parse_args(argv)
     if args.start:
-        try:
-            check(args.scale)
-        except ValueError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
         if mend_lock():
             print("removed a DVC lock file that a killed run left half-written")
+        try:
+            check(args.scale)
+        except (ValueError, FileNotFoundError, ImportError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
         write_json(START, {"scale": args.scale, "time": time.time()})
         return 0
     started = read_json(START) if START.is_file() else {}
     seconds = time.time() - started["time"] if started.get("scale") == args.scale else None
+    is_evaluation = own_file(args.scale, "evaluation.yaml").is_file()
     try:
-        print("\n" + describe(args.scale, seconds))
+        print("\n" + (describe_evaluation if is_evaluation else describe)(args.scale, seconds))
     except FileNotFoundError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -52,7 +48,6 @@ def recipe(batch, *, scale: float = 1 / 3, band: tuple[float, float] = (0.5, flo
     return Terms(
         masked_policy_gradient(batch.log_prob, weight, batch.advantages, batch.valid),
         batch.log_ratio.exp(),
-        weight,
     )
 
 
@@ -224,7 +219,7 @@ def test_a_required_tensor_needs_an_example_and_is_refused_elsewhere(monkeypatch
     def function(batch, *, mark: torch.Tensor, scale: float = 0.5, other: torch.Tensor | None = None):
         terms = recipe(batch, scale=scale)
         keep = batch.valid & mark.bool()
-        terms.loss = masked_policy_gradient(batch.log_prob, terms.weight, batch.advantages, keep)
+        terms.loss = masked_policy_gradient(batch.log_prob, terms.ratio, batch.advantages, keep)
         return terms
 
     text = GOOD.replace(
@@ -363,108 +358,3 @@ def test_presets_mark_what_is_not_the_default():
     text = docs.presets(objectives.nfpo)
     assert "| `horizon` | `4` | `4` | **`8`** |" in text and '| `region` | `"tv"` | `"tv"` | `"tv"` |' in text
     assert docs.presets(objectives.grpo) == ""
-
-
-# --- the committed pages ------------------------------------------------------------------------------
-
-
-def test_committed_pages_are_current():
-    assert docs.differences(PROJECT) == []
-
-
-def test_pages_do_not_depend_on_the_process(tmp_path):
-    """Another process, with another hash seed and another working directory, renders the same bytes."""
-    code = (
-        "import sys; from pathlib import Path; from pipelines import docs; "
-        f"sys.stdout.buffer.write(''.join(docs.render(Path({str(PROJECT)!r})).values()).encode())"
-    )
-    path = f"{PROJECT}{os.pathsep}{PROJECT / 'lib'}"
-    env = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": path, "TZ": "Asia/Tokyo"}
-    shown = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, check=True
-    )
-    assert shown.stdout.decode() == "".join(docs.render(PROJECT).values())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_call_on_the_page_is_the_call_without_parameters(name):
-    page = (PROJECT / docs.FOLDER / f"{name}.md").read_text()
-    source = re.search(r"```python\n(from rlvr import objectives\n.*?)```", page, re.DOTALL)[1]
-    objective = objectives.get(name)
-    values = docs_example.extra(objective)
-    given = {key: torch.tensor([values[key]]).double() for key in objective.needs}
-    shared = {
-        "log_prob": torch.tensor([docs_example.LOG_PROB]).double(),
-        "old_log_prob": torch.tensor([docs_example.OLD_LOG_PROB]).double(),
-        "advantages": torch.tensor([1.0]).double(),
-        "response_mask": torch.ones(1, 5),
-    }
-    space = given | shared
-    exec(source, space)
-    loss, metrics = objective(**shared, **given)
-    assert torch.equal(space["loss"], loss) and space["metrics"] == metrics
-    assert f"objectives.{name}(" in source
-    spelled = re.findall(r"(?m)^    (\w+)[,=]", source)
-    assert spelled == list(inspect.signature(objective).parameters)
-
-
-def test_stages_on_the_pages_exist():
-    pytest.importorskip("dvc", reason="needs dvc to list the stages")
-    listed = subprocess.run(
-        [sys.executable, "-m", "dvc", "stage", "list", "--name-only"],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    for name in NAMES:
-        page = (PROJECT / docs.FOLDER / f"{name}.md").read_text()
-        named = re.findall(r"(?m)^dvc repro (\S+)$", page)
-        if "not an arm" not in page:
-            assert set(named) <= set(listed), name
-    assert "train@nfpo-0" in listed
-
-
-def test_verl_takes_the_overrides_on_the_pages():
-    core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed")
-    hydra = pytest.importorskip("hydra", reason="needs hydra")
-    import verl.trainer
-    from verl.utils.config import omega_conf_to_dataclass
-
-    from rlvr.engines.verl import PolicyLoss
-    from rlvr.engines.verl.losses import refusal
-
-    losses = core_algos.POLICY_LOSS_REGISTRY
-    own = {name for name, loss in losses.items() if not isinstance(loss, PolicyLoss)}
-    assert own == docs.VERL_LOSSES
-    folder = str(Path(verl.trainer.__file__).parent / "config")
-    for name in NAMES:
-        objective = objectives.get(name)
-        page = (PROJECT / docs.FOLDER / f"{name}.md").read_text()
-        block = re.search(r"```sh\n(actor_rollout_ref.*?)```", page, re.DOTALL)
-        assert bool(block) == (refusal(objective) is None), name
-        if not block:
-            continue
-        overrides = [word for line in block[1].splitlines() for word in shlex.split(line)]
-        with hydra.initialize_config_dir(config_dir=folder, version_base=None):
-            actor = hydra.compose("ppo_trainer", overrides=overrides).actor_rollout_ref.actor
-        policy_loss = (
-            omega_conf_to_dataclass(actor.policy_loss) if objective.parameters else actor.policy_loss
-        )
-        assert losses[policy_loss.loss_mode].objective is objective
-        assert actor.loss_agg_mode == objective.loss_agg_mode
-        if objective.parameters:
-            ((parameter, value),) = policy_loss.parameters.items()
-            assert objective.parameters[parameter] == value
-
-
-def test_the_list_of_documents_is_complete():
-    text = (PROJECT / "docs/README.md").read_text()
-    linked = set(re.findall(r"\]\(([^)#]+)\)", text))
-    for path in (PROJECT / "docs").glob("*.md"):
-        assert path.name == "README.md" or path.name in linked, path.name
-    for target in linked:
-        assert (PROJECT / "docs" / target).exists(), target
-    for page in (PROJECT / docs.FOLDER).glob("*.md"):
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"

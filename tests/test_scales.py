@@ -16,6 +16,8 @@ from rlvr.config import Scale, load_scale, load_yaml
 ROOT_SCALE = PROJECT / "params.yaml"
 SCALES = [ROOT_SCALE, *sorted(PROJECT.glob("pipelines/scales/*/params.yaml"))]
 STAGES: dict[str, dict] = load_yaml(PROJECT / "dvc.yaml")["stages"]
+PRETRAINED: dict[str, dict] = load_yaml(PROJECT / "pipelines/scales/pretrained/dvc.yaml")["stages"]
+EVERY = STAGES | PRETRAINED
 
 #: Local modules that no stage need depend on, and why.
 ONLY_MOVES_DATA = {
@@ -23,6 +25,31 @@ ONLY_MOVES_DATA = {
     "rlvr.config": "reads parameters, which DVC hashes by value; a wrong one is an error",
     "rlvr.storage": "writes bytes it is given and reads JSON",
     "rlvr.reporting.style": "colours and fonts; stages whose figures are kept list lib/rlvr/reporting anyway",
+}
+#: Modules that are imported inside functions which a stage does not call: stage -> modules.
+#: The evaluation notebook: tests/test_evaluate_notebook.py runs it both ways and looks at what was imported.
+OF_TEXTS = tuple(  # verifiers of free text and programs; generated problems need those that are left
+    f"rlvr.verifiers.{path.stem}"
+    for path in sorted((PROJECT / "lib/rlvr/verifiers").glob("[a-z]*"))
+    if path.stem not in ("base", "integer")
+)
+OF_FILES = (
+    "rlvr.evaluation.files",
+    "rlvr.engines.pretrained",
+    "rlvr.engines.vllm",
+    "rlvr.problems.benchmarks",
+    *OF_TEXTS,
+)
+BRANCHES = {
+    "evaluate_base": OF_FILES,
+    "evaluate": OF_FILES,
+    "pretrained": ("rlvr.engines.local.workers", "rlvr.evaluation.sampled"),
+    # Tables of benchmarks and the notes under them ask verifiers and catalogues; these stages have neither.
+    **{
+        stage: ("rlvr.verifiers", "rlvr.problems")
+        for stage in ("theory", "objectives", "training", "accuracy", "report")
+    },
+    **{stage: ("rlvr.problems.benchmarks", *OF_TEXTS) for stage in ("dynamics", "surrogate")},
 }
 #: Parameters a stage's code names without their deciding its results: (stage, parameter) -> why.
 NO_PARAMETER_OF_RESULTS = {
@@ -105,20 +132,21 @@ def overlaps(path: str, other: str) -> bool:
     return all(same(a, b) for a, b in zip(path.split("/"), other.split("/"), strict=False))
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_stage_runs_at_the_root_on_its_own_notebook(name):
-    stage = STAGES[name]
+    stage = EVERY[name]
     assert stage["wdir"] == "${root}"
     assert notebook_of(stage) in stage["deps"]
     words = stage["cmd"].split()
     assert words[words.index("--out") + 1] == outs_of(stage)[0] and len(outs_of(stage)) == 1
-    assert words[words.index("params_file") + 1] == "${scale_file}"
+    given = "evaluation_file" if name in PRETRAINED else "params_file"
+    assert words[words.index(given) + 1] == "${scale_file}"
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", EVERY)
 def test_every_dependency_exists_or_is_made_by_another_stage(name):
     made = [out for other, stage in STAGES.items() if other != name for out in outs_of(stage)]
-    for dep in STAGES[name]["deps"]:
+    for dep in EVERY[name]["deps"]:
         if "${" in dep:
             assert any(overlaps(dep, out) for out in made), f"no stage makes {dep}"
         else:
@@ -184,21 +212,37 @@ def says_nothing(module: str) -> bool:
 
 
 @functools.cache
-def modules_of(notebook: str) -> frozenset[str]:
-    """All local modules that running a notebook imports, but those that only move data."""
+def modules_of(notebook: str, branches: tuple[str, ...] = ()) -> frozenset[str]:
+    """All local modules that running a notebook imports, but those that only move data, and those that are
+    reached through ``branches`` alone."""
     found: set[str] = set()
     pending = list(local_imports(notebook_tree(notebook)))
     while pending:
         module = pending.pop()
         if module in found or module in ONLY_MOVES_DATA:
             continue
+        if any(module == branch or module.startswith(f"{branch}.") for branch in branches):
+            continue
         found.add(module)
         pending += local_imports(parsed(module_file(module)))
     return frozenset(module for module in found if not says_nothing(module))
 
 
-def is_covered(file: str, deps: list[str]) -> bool:
+def is_covered(file: str | Path, deps: list[str]) -> bool:
+    file = file.relative_to(PROJECT).as_posix() if isinstance(file, Path) else file
     return any(file == dep or file.startswith(f"{dep}/") for dep in deps)
+
+
+def files_of(name: str) -> list[str]:
+    """The files of the local modules that a stage imports."""
+    modules = modules_of(notebook_of(EVERY[name]), BRANCHES.get(name, ()))
+    return sorted(module_file(module).relative_to(PROJECT).as_posix() for module in modules)
+
+
+def evaluation_deps(name: str) -> list[str]:
+    """What a stage depends on, and what only moves data or says nothing."""
+    free = [module_file(m) for m in (*ONLY_MOVES_DATA, "rlvr", "rlvr.engines", "rlvr.engines.local")]
+    return code_deps(EVERY[name]) + [file.relative_to(PROJECT).as_posix() for file in free]
 
 
 def test_imports_are_found():
@@ -224,21 +268,28 @@ def test_the_allowed_modules_exist():
     assert all(module_file(module) for module in ONLY_MOVES_DATA)
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_code_that_a_notebook_imports_is_a_dependency_of_its_stage(name):
-    stage = STAGES[name]
-    files = sorted(module_file(m).relative_to(PROJECT).as_posix() for m in modules_of(notebook_of(stage)))
-    missing = [file for file in files if not is_covered(file, code_deps(stage))]
+    missing = [file for file in files_of(name) if not is_covered(file, code_deps(EVERY[name]))]
     assert not missing, f"dvc.yaml, stage {name}: deps lack {missing}"
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", sorted(set(BRANCHES) - {"evaluate_base", "evaluate", "pretrained"}))
+def test_a_stage_without_benchmarks_makes_no_table_of_them(name):
+    """Which is why what such a table may import is no dependency."""
+    notebook = notebook_of(EVERY[name])
+    own = [m for m in modules_of(notebook, BRANCHES[name]) if not m.startswith("rlvr.evaluation")]
+    trees = [notebook_tree(notebook), *(parsed(module_file(m)) for m in own)]
+    called = {getattr(n, "id", getattr(n, "attr", None)) for tree in trees for n in ast.walk(tree)}
+    assert not called & {"accuracy_table", "notes_under"}
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_code_that_a_notebook_never_imports_is_no_dependency(name):
     """A change there would run the stage again for nothing."""
-    files = [module_file(m).relative_to(PROJECT).as_posix() for m in modules_of(notebook_of(STAGES[name]))]
     unused = [
-        dep for dep in code_deps(STAGES[name])
-        if dep.startswith("lib/") and not any(is_covered(file, [dep]) for file in files)
+        dep for dep in code_deps(EVERY[name])
+        if dep.startswith("lib/") and not any(is_covered(file, [dep]) for file in files_of(name))
     ]  # fmt: skip
     assert not unused, f"dvc.yaml, stage {name}: nothing imports {unused}"
 

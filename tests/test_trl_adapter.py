@@ -1,6 +1,7 @@
 """The TRL adapter: a tiny random model, TRL's own generation, and TRL's own loss as the reference."""
 
 import inspect
+import logging
 import math
 import os
 from pathlib import Path
@@ -393,7 +394,11 @@ def test_what_is_refused():
         ("nfpo", {"horizon": 0}, "horizon=0"),
         ("nfpo", {"loss_agg_mode": "mean"}, "loss_agg_mode='mean'"),
         ("nfpo", {"loss_scale_factor": -1}, "loss_scale_factor=-1"),
-        ("nfpo", {"rollout_log_prob": torch.zeros(8, 8)}, "objective_parameters has 'rollout_log_prob'"),
+        (
+            "nfpo",
+            {"rollout_log_prob": torch.zeros(8, 8)},
+            "'rollout_log_prob': nfpo takes a tensor there, one per batch, and TRL's trainer has none",
+        ),
         ("nfpo", {"dp_size": 2}, "has 'dp_size', which the trainer fills in: allowed are band"),
         ("grpo", {"reduction": "none"}, "objective_parameters has 'reduction'"),
     ],
@@ -401,6 +406,28 @@ def test_what_is_refused():
 def test_bad_objectives(make, objective, parameters, message):
     with pytest.raises(ValueError, match=message):
         make(objective, parameters)
+
+
+def test_the_knobs_of_the_message_are_those_that_can_be_given(make):
+    """Neither tensors nor what the trainer fills in, for a name that is near one or near none."""
+    with pytest.raises(ValueError, match="nfpo has no parameter 'horizn'") as caught:
+        make("nfpo", {"horizn": 8})
+    listed = str(caught.value).partition("allowed are ")[2].split(", ")
+    own = set(objectives.nfpo.parameters) - {"rollout_log_prob"}
+    assert set(listed) == own | {"loss_agg_mode", "loss_scale_factor", "check"}
+
+
+def test_a_clip_that_never_acts_is_named_once(make, caplog):
+    """huggingface/trl#3834: GSPO with a token's clip. Two updates per generation, the second off-policy."""
+    wide = {"clip_low": 0.9, "clip_high": 0.9}
+    trainer = make("gspo", wide, num_iterations=2, max_steps=8, learning_rate=1e-3)
+    trainer._idle_clip.patience = 3
+    with caplog.at_level(logging.WARNING, logger="rlvr.engines.trl"):
+        trainer.train()
+    first, *more = [r.getMessage() for r in caplog.records if "touched no token" in r.getMessage()]
+    assert "gspo: its clip or mask (clip_low=0.9, clip_high=0.9) touched no token in 3 updates" in first
+    assert not more
+    assert logged(trainer)["objective/clip_fraction"] == [0.0] * 8
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Hashable, Sequence
 from typing import Literal, NamedTuple
@@ -9,7 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_choice, check_floating, check_mask, check_number
+from rlvr.checks import check_choice, check_floating, check_mask, check_number, describe, usable
 from rlvr.rewards import check_accuracy
 
 StdKind = Literal["unbiased", "biased", "none"]
@@ -37,13 +38,8 @@ def group_relative(
     Deviations are taken from the mean in float64, in two passes. Returns the dtype of ``rewards``,
     at least float32.
     """
-    if not isinstance(rewards, Tensor) or rewards.ndim != 1 or not rewards.is_floating_point():
-        shape = tuple(getattr(rewards, "shape", ()))
-        raise ValueError(
-            f"rewards with shape {shape}, {getattr(rewards, 'dtype', type(rewards))}: allowed is a floating "
-            "tensor [B], one reward per response"
-        )
-    _check_std(std, eps)
+    check_floating("rewards", rewards, ndim=1)
+    eps = _check_std(std, eps)
     group, groups = _index_groups(group_ids, rewards)
     if torch.isinf(rewards).any():
         raise ValueError("rewards hold an infinity: allowed are finite numbers and NaN (missing)")
@@ -158,16 +154,21 @@ def plan_sampling(
     )
 
 
-def _check_std(std: StdKind, eps: float) -> None:
+def _check_std(std: StdKind, eps: float) -> float:
     check_choice("std", std, ("unbiased", "biased", "none"))
-    check_number("eps", eps, lambda x: x >= 0, "numbers >= 0")
+    return check_number("eps", eps, lambda x: 0 <= x < math.inf, "finite numbers >= 0")
 
 
 def _index_groups(group_ids: Tensor | Sequence[Hashable], per: Tensor) -> tuple[Tensor, int]:
     """Group ids, one per entry of ``per`` [B], as indices 0..groups-1."""
-    if isinstance(group_ids, Tensor) and group_ids.ndim != 1:
+    if isinstance(group_ids, Tensor):
+        usable_ids = group_ids.ndim == 1 and usable(group_ids, group_ids)
+    else:
+        usable_ids = isinstance(group_ids, Sequence) or hasattr(group_ids, "__array__")
+    if not usable_ids:
         raise ValueError(
-            f"group_ids with shape {tuple(group_ids.shape)}: allowed is [B], one id per response"
+            f"group_ids is {describe(group_ids)}: allowed are a dense tensor [B] and a sequence of hashable "
+            "values, one id per response"
         )
     if len(group_ids) != len(per):
         raise ValueError(f"group_ids has {len(group_ids)} entries: allowed is one per response, {len(per)}")
@@ -177,7 +178,10 @@ def _index_groups(group_ids: Tensor | Sequence[Hashable], per: Tensor) -> tuple[
     if any(isinstance(name, Tensor) for name in group_ids):  # each hashes as itself: all groups of one
         raise ValueError("group_ids is a sequence of tensors: allowed are one tensor [B] and hashable values")
     known: dict[Hashable, int] = {}
-    index = [known.setdefault(name, len(known)) for name in group_ids]
+    try:
+        index = [known.setdefault(name, len(known)) for name in group_ids]
+    except TypeError:
+        raise ValueError(f"group_ids is {describe(group_ids)}: allowed are hashable values") from None
     return torch.tensor(index, dtype=torch.long, device=per.device), len(known)
 
 
@@ -233,7 +237,7 @@ def whiten(advantages: Tensor, response_mask: Tensor, std: StdKind = "unbiased",
     """
     check_floating("advantages", advantages)
     check_mask("response_mask", response_mask, like=advantages)
-    _check_std(std, eps)
+    eps = _check_std(std, eps)
     dtype = torch.float64 if advantages.dtype == torch.float64 else torch.float32
     valid = response_mask.bool()
     values = advantages[valid].double()

@@ -106,7 +106,7 @@ def check_mask(name: str, mask: Any, like: Tensor | None = None) -> None:
 def check_floating(name: str, value: Any, ndim: int = 2, like: Tensor | None = None) -> None:
     """ValueError unless ``value`` is a dense floating tensor of ``ndim`` dimensions, or of the shape and on
     the device of ``like``."""
-    shape = "[B, T]" if ndim == 2 else f"of {ndim} dimensions"
+    shape = {1: "[B]", 2: "[B, T]"}.get(ndim, "[B, T, K-1]")
     shape = shape if like is None else str(list(like.shape))
     if (
         not isinstance(value, Tensor)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rlvr.checks import check_choice, check_floating, check_mask, check_number, refuse
 from rlvr.indicators import indicator
-from rlvr.ratios import RATIO_BOUND, bounded_exp
+from rlvr.ratios import RATIO_BOUND, bounded_exp, compute_dtype
 from rlvr.trust_regions import clip_bounds
 
 AGGREGATIONS = (
@@ -71,8 +71,8 @@ def clipped_surrogate(
 
     ``response_mask`` [B, T]; ``log_ratio`` [B, T], 0 where masked, or [B, 1] (a sequence ratio);
     ``advantages`` broadcasts. The slope is the derivative by ``log_ratio``.
-    Returns (loss, rho, active): ``active`` [B, T] is True where the clips let the gradient through. A
-    ratio on the clip's bound itself keeps it.
+    Returns (loss, rho, active): ``active``, of the shape of rho and A joined, is 1.0 where the clips let
+    the gradient through and 0.0 elsewhere. A ratio on the clip's bound itself keeps it.
     """
     ratio = bounded_exp(log_ratio, bound)
     lower, upper = clip_bounds(advantages, clip_low, clip_high, dual_clip)
@@ -157,12 +157,14 @@ def aggregate(
 ) -> Tensor:
     """Weighted sum of a per-token loss [B, T] over valid tokens, a scalar; differentiable.
 
-    ``counts`` as in :func:`aggregation_scale`. What masked places hold (NaN too) does not matter.
+    In float32 at least. ``counts`` as in :func:`aggregation_scale`. What masked places hold (NaN too) does
+    not matter.
     """
     check_floating("token_loss", token_loss)
     check_mask("response_mask", response_mask, like=token_loss)
-    scale = aggregation_scale(response_mask, loss_agg_mode, dtype=token_loss.dtype, **counts)
-    return (torch.where(response_mask.bool(), token_loss, 0.0) * scale).sum()
+    dtype = compute_dtype(token_loss)
+    scale = aggregation_scale(response_mask, loss_agg_mode, dtype=dtype, **counts)
+    return (torch.where(response_mask.bool(), token_loss.to(dtype), 0.0) * scale).sum()
 
 
 class _KnownSlope(torch.autograd.Function):
@@ -182,9 +184,6 @@ class _KnownSlope(torch.autograd.Function):
         grad = (grad if scale is None else grad * scale) * slope
         if share is not None:
             grad = grad.sum(-1, keepdim=True) * share
-        if ctx.dtype == torch.float16:  # its range is small: at its edge, not beyond
-            largest = torch.finfo(torch.float16).max
-            grad = grad.clamp(-largest, largest)
         return grad.to(ctx.dtype), None, None, None, None
 
 

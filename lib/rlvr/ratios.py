@@ -28,6 +28,7 @@ from rlvr.checks import (
     check_number,
     check_pair,
     describe,
+    refuse,
 )
 from rlvr.indicators import as_bits, as_float, select
 
@@ -229,11 +230,15 @@ def sequence_log_ratio(
     if token_mask is not None:
         check_mask("token_mask", token_mask, like=log_ratio)
     marked = response_mask.bool() if token_mask is None else response_mask.bool() & token_mask.bool()
-    count = marked.sum(-1, keepdim=True).clamp_min(1).to(log_ratio.dtype)
-    total = log_ratio
-    if token_mask is not None:
-        total = select(log_ratio, as_bits(marked, log_ratio.dtype))  # an infinite log ratio times 0 is NaN
-    marked = as_float(marked, log_ratio.dtype)
+    dtype = compute_dtype(log_ratio)
+    count = marked.sum(-1, keepdim=True).clamp_min(1).to(dtype)
+    total = log_ratio.to(dtype)
+    if token_mask is not None:  # an infinite log ratio times 0 is NaN
+        if total.requires_grad:
+            total = torch.where(marked, total, 0.0)
+        else:
+            total = select(total, as_bits(marked, dtype))
+    marked = as_float(marked, dtype)
     return total.sum(-1, keepdim=True) / count, marked / count
 
 
@@ -252,7 +257,8 @@ def block_weights(blocks: int, mtp_weight: float = 0.2, decay: float = 0.8) -> l
     if blocks == 1:
         return [1.0]
     raw = [decay**k for k in range(blocks - 1)]
-    return [1 - mtp_weight] + [mtp_weight * weight / sum(raw) for weight in raw]
+    total = sum(raw)
+    return [1 - mtp_weight] + [mtp_weight * weight / total for weight in raw]
 
 
 def block_mask(response_mask: Tensor, blocks: int) -> Tensor:
@@ -282,12 +288,16 @@ def block_log_ratio(log_ratio: Tensor, mtp_log_ratio: Tensor, weights: list[floa
             f"mtp_log_ratio is {describe(mtp_log_ratio)}: allowed is [B, T, K-1] with [B, T] = "
             f"{list(log_ratio.shape)}, log_ratio's shape"
         )
+    if not isinstance(weights, (list, tuple)):
+        raise refuse("weights", weights, "lists of K numbers")
     if len(weights) != mtp_log_ratio.shape[-1] + 1:
         raise ValueError(
             f"weights has {len(weights)} entries: allowed is one per token of the block, "
             f"{mtp_log_ratio.shape[-1] + 1}"
         )
-    total = weights[0] * log_ratio
+    weights = [check_number("weights", w, math.isfinite, "finite numbers, one per token") for w in weights]
+    dtype = compute_dtype(log_ratio, mtp_log_ratio)
+    total = weights[0] * log_ratio.to(dtype)
     for k, weight in enumerate(weights[1:]):  # no matrix product: autocast would run it in half precision
         total = total + weight * mtp_log_ratio[..., k]
     return total

@@ -6,10 +6,11 @@ import torch
 
 from rlvr import objectives
 from rlvr.config import Scale
+from rlvr.engines.local.methods import resolve
 
 
 def check_recipes(scale: Scale) -> None:
-    """Every recipe names an objective and parameters that it takes, with values that it allows.
+    """Every recipe names an objective that the local engine can train, with parameters that it takes.
 
     Raises:
         ValueError: names the recipe, and what its objective says.
@@ -17,12 +18,8 @@ def check_recipes(scale: Scale) -> None:
     one = torch.ones(1, 1)
     for arm, recipe in scale.recipes.items():
         try:
+            train, parameters = resolve(scale.train, recipe)
             objective = objectives.get(recipe.objective)
-            if objective.needs:
-                raise ValueError(
-                    f"objective={objective.name!r} needs {', '.join(objective.needs)}, which the local "
-                    "engine does not make; without them it would be another objective"
-                )
-            objective(-one, -one, one[0], one, loss_agg_mode=scale.train.loss_agg_mode, **recipe.parameters)
+            objective(-one, -one, one[0], one, loss_agg_mode=train.loss_agg_mode, **parameters)
         except (ValueError, TypeError) as error:
             raise ValueError(f"recipes.{arm}: {error}") from None

@@ -22,8 +22,11 @@ from rlvr.losses import TokenLoss, aggregation_scale, attach
 from rlvr.ratios import RATIO_BOUND, compute_dtype
 
 Metrics = dict[str, Tensor]
+#: What a method weighs its tokens with: the reward relative to its group, that without a division by the
+#: group's spread, or a critic's advantages.
+Advantages = Literal["group", "centred", "critic"]
 POSITIVE_LOG_PROB = 1e-4  # rounding of a log-softmax may exceed 0 by this much
-ADVANTAGE_LIMIT = 1e9  # times the largest weight, e^60, it still fits float32 [choice]
+ADVANTAGE_LIMIT = 1e6  # times the largest weight, e^60, and 1e6 tokens it still fits float32 [choice]
 
 
 @dataclass(frozen=True)
@@ -114,12 +117,16 @@ class Objective:
 
     ``parameters`` are the recipe's own, with their defaults; ``tensors`` names those that take tensors,
     ``needs`` the tensors without which it is another objective, so that a trainer that has none refuses.
+    ``loss_agg_mode`` and ``advantages`` are the method's, for the trainer to follow.
     """
 
-    def __init__(self, recipe: Recipe, loss_agg_mode: str, needs: Sequence[str] = ()):
+    def __init__(
+        self, recipe: Recipe, loss_agg_mode: str, needs: Sequence[str] = (), advantages: Advantages = "group"
+    ):
         update_wrapper(self, recipe)
         self.name: str = recipe.__name__
         self.loss_agg_mode = loss_agg_mode
+        self.advantages: Advantages = advantages
         own = [p for p in inspect.signature(recipe).parameters.values() if p.kind is p.KEYWORD_ONLY]
         self.parameters: dict[str, Any] = {p.name: p.default for p in own}
         self.tensors = tuple(p.name for p in own if "Tensor" in str(p.annotation))
@@ -190,11 +197,13 @@ class Objective:
         return (value if slope is None else attach(log_prob, value, slope, share, scale)), metrics
 
 
-def register(loss_agg_mode: str, needs: Sequence[str] = ()) -> Callable[[Recipe], Objective]:
+def register(
+    loss_agg_mode: str, needs: Sequence[str] = (), advantages: Advantages = "group"
+) -> Callable[[Recipe], Objective]:
     """Decorator: a recipe ``name(batch, *, parameters) -> Terms`` becomes the objective ``name``."""
 
     def add(recipe: Recipe) -> Objective:
-        objective = _REGISTRY[recipe.__name__] = Objective(recipe, loss_agg_mode, needs)
+        objective = _REGISTRY[recipe.__name__] = Objective(recipe, loss_agg_mode, needs, advantages)
         return objective
 
     return add
@@ -229,7 +238,7 @@ def merge_metrics(parts: Iterable[Mapping[str, Tensor | float]]) -> dict[str, fl
         elif name.endswith("_max"):
             merged[name] = max(part[name] for part in parts)
         elif tokens:
-            merged[name] = sum(part[name] * part["tokens"] for part in parts) / tokens
+            merged[name] = sum(part[name] * part["tokens"] for part in parts if part["tokens"]) / tokens
         else:
             merged[name] = parts[0][name]
     return merged
@@ -315,7 +324,7 @@ def _advantages(
         wrong = value[~(value.abs() <= ADVANTAGE_LIMIT)][0].item()
         raise ValueError(
             f"advantages holds {wrong} at a valid token: allowed are numbers from -{ADVANTAGE_LIMIT:g} to "
-            f"{ADVANTAGE_LIMIT:g}, which no weight makes overflow"
+            f"{ADVANTAGE_LIMIT:g} (beyond, a large weight would make the loss overflow)"
         )
     return value
 
@@ -400,6 +409,7 @@ def _largest_ratio(ratio: Tensor, batch: Batch) -> Tensor:
 def suggest(name: str, known: Iterable[str]) -> str:
     """``'nfop': did you mean 'nfpo'? allowed are ...``, for an error about a name that is not known."""
     known = list(known)
-    near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+    lower = {n.lower(): n for n in known}
+    near = [lower[n] for n in difflib.get_close_matches(str(name).lower(), lower, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
     return f"{name!r}: {hint}allowed are {', '.join(sorted(known))}"

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_mask
+from rlvr.checks import check_choice, check_floating, check_mask, check_number, describe, usable
 
 Variant = Literal["indicator", "ratio"]
 Reduce = Literal["best", "mean", "first"]
@@ -33,14 +33,14 @@ def overlong_penalty(lengths: Tensor, max_length: int, buffer: int, penalty_fact
 
     Returns float32. Wrong answers of different lengths get different rewards: filter groups on accuracy.
     """
-    if not isinstance(lengths, Tensor) or lengths.ndim != 1 or lengths.is_floating_point():
-        raise ValueError(f"lengths={_describe(lengths)}: allowed is a tensor of integers, [B]")
+    if not isinstance(lengths, Tensor) or lengths.ndim != 1 or not _integers(lengths):
+        raise ValueError(f"lengths={describe(lengths)}: allowed is a tensor of integers, [B]")
     if len(lengths) and lengths.min() < 0:
         raise ValueError(f"lengths holds {int(lengths.min())}: allowed are integers >= 0")
-    if not 0 < buffer <= max_length:
-        raise ValueError(f"buffer={buffer!r}: allowed are 0 < buffer <= max_length={max_length!r}")
-    if not 0 <= penalty_factor < math.inf:
-        raise ValueError(f"penalty_factor={penalty_factor!r}: allowed are finite numbers >= 0")
+    max_length = check_number("max_length", max_length, lambda x: 0 < x < math.inf, "finite numbers > 0")
+    allowed = f"0 < buffer <= max_length={max_length:g}"
+    buffer = check_number("buffer", buffer, lambda x: 0 < x <= max_length, allowed)
+    penalty_factor = _check_weight("penalty_factor", penalty_factor)
     excess = (lengths.double() - (max_length - buffer)).clamp(0, buffer)
     return (excess * (-penalty_factor / buffer) + 0.0).float()  # + 0.0: no negative zero
 
@@ -70,7 +70,7 @@ def accepted_corrections(accuracy: Tensor, corrected: Tensor, rewrite: Tensor | 
     repaired, _ = check_accuracy("corrected", corrected, 2)
     if len(corrected) != len(accuracy):
         raise ValueError(
-            f"corrected={_describe(corrected)}: allowed is one row per response, [{len(accuracy)}, C]"
+            f"corrected={describe(corrected)}: allowed is one row per response, [{len(accuracy)}, C]"
         )
     accepted = (present & ~right).unsqueeze(-1) & repaired
     if rewrite is None:
@@ -106,12 +106,9 @@ def recoverability(
 
     Returns float64 if ``unchanged_share`` is float64, else float32.
     """
-    if variant not in ("indicator", "ratio"):
-        raise ValueError(f"variant={variant!r}: allowed are 'indicator' and 'ratio'")
-    if reduce not in ("best", "mean", "first"):
-        raise ValueError(f"reduce={reduce!r}: allowed are 'best', 'mean' and 'first'")
-    if not 0 <= scale <= 1:
-        raise ValueError(f"scale={scale!r}: allowed are 0 <= scale <= 1")
+    check_choice("variant", variant, ("indicator", "ratio"))
+    check_choice("reduce", reduce, ("best", "mean", "first"))
+    scale = check_number("scale", scale, lambda x: 0 <= x <= 1, "0 <= scale <= 1")
     accepted = accepted_corrections(accuracy, corrected, rewrite)
     if variant == "ratio":
         delta = _accepted_share(accepted, unchanged_share)
@@ -137,12 +134,13 @@ def unchanged_share(unchanged: Tensor, response_mask: Tensor) -> Tensor:
     rows, width = response_mask.shape
     if (
         not isinstance(unchanged, Tensor)
+        or not usable(unchanged, response_mask)
         or unchanged.dtype != torch.bool
         or unchanged.ndim not in (2, 3)
         or (unchanged.shape[0], unchanged.shape[-1]) != (rows, width)
     ):
         raise ValueError(
-            f"unchanged={_describe(unchanged)}: allowed is bool [{rows}, {width}] or [{rows}, C, {width}]"
+            f"unchanged={describe(unchanged)}: allowed is bool [{rows}, {width}] or [{rows}, C, {width}]"
         )
     valid = response_mask.bool()
     if unchanged.ndim == 3:
@@ -157,15 +155,10 @@ def shaped_reward(reward: Tensor, phi: Tensor, shaping_weight: float = 0.6) -> T
     ``phi`` [B] in [0, 1]. The weight is for rewards in {0, 1}: with the text's Y = 2 r - 1 (E.2) the same
     shaping has twice the lambda, so that E's bound 2 C / V on it halves here.
     """
-    if not isinstance(reward, Tensor) or reward.ndim != 1 or not reward.is_floating_point():
-        raise ValueError(f"reward={_describe(reward)}: allowed is a floating tensor [B]")
-    if not isinstance(phi, Tensor) or phi.shape != reward.shape or not phi.is_floating_point():
-        raise ValueError(
-            f"phi={_describe(phi)}: allowed is a floating tensor of reward's shape [{len(reward)}]"
-        )
+    check_floating("reward", reward, ndim=1)
+    check_floating("phi", phi, like=reward)
     _check_unit_interval("phi", phi)
-    if not 0 <= shaping_weight < math.inf:
-        raise ValueError(f"shaping_weight={shaping_weight!r}: allowed are finite numbers >= 0")
+    shaping_weight = _check_weight("shaping_weight", shaping_weight)
     return reward + shaping_weight * phi
 
 
@@ -177,8 +170,7 @@ def correction_reward(corrected: Tensor, rewrite: Tensor, rewrite_penalty: float
     """
     right, present = check_accuracy("corrected", corrected, 2)
     _check_flags("rewrite", rewrite, corrected)
-    if not 0 <= rewrite_penalty < math.inf:
-        raise ValueError(f"rewrite_penalty={rewrite_penalty!r}: allowed are finite numbers >= 0")
+    rewrite_penalty = _check_weight("rewrite_penalty", rewrite_penalty)
     return torch.where(present, right.float() - rewrite_penalty * rewrite.float(), math.nan)
 
 
@@ -188,8 +180,13 @@ def best_correction(accepted: Tensor, unchanged_share: Tensor) -> Tensor:
     ``accepted`` bool, ``unchanged_share`` float, both [B, C]. The smallest repair says best which tokens
     were wrong; among equals the first [choice].
     """
-    if not isinstance(accepted, Tensor) or accepted.dtype != torch.bool or accepted.ndim != 2:
-        raise ValueError(f"accepted={_describe(accepted)}: allowed is bool [B, C]")
+    if (
+        not isinstance(accepted, Tensor)
+        or accepted.dtype != torch.bool
+        or accepted.ndim != 2
+        or not usable(accepted, accepted)
+    ):
+        raise ValueError(f"accepted={describe(accepted)}: allowed is dense bool [B, C]")
     if not accepted.shape[1]:
         return torch.full((len(accepted),), -1, device=accepted.device)
     share = torch.where(accepted, _accepted_share(accepted, unchanged_share), -1.0)
@@ -218,9 +215,9 @@ def check_accuracy(name: str, value: Tensor, ndim: int) -> tuple[Tensor, Tensor]
 
     Strict on purpose: a shaped or partial reward has a spread of its own and must not pass for accuracy.
     """
-    if not isinstance(value, Tensor) or value.ndim != ndim:
+    if not isinstance(value, Tensor) or value.ndim != ndim or value.is_complex() or not usable(value, value):
         shape = "[B]" if ndim == 1 else "[B, C]"
-        raise ValueError(f"{name}={_describe(value)}: allowed is a tensor {shape}")
+        raise ValueError(f"{name}={describe(value)}: allowed is a dense tensor {shape}")
     right, present = value == 1, ~value.isnan()
     wrong = present & ~right & (value != 0)
     if wrong.any():
@@ -231,11 +228,16 @@ def check_accuracy(name: str, value: Tensor, ndim: int) -> tuple[Tensor, Tensor]
     return right, present
 
 
+def _integers(value: Tensor) -> bool:
+    return not (value.is_floating_point() or value.is_complex()) and usable(value, value)
+
+
+def _check_weight(name: str, value: float) -> float:
+    return check_number(name, value, lambda x: 0 <= x < math.inf, "finite numbers >= 0")
+
+
 def _accepted_share(accepted: Tensor, share: Tensor | None) -> Tensor:
-    if not isinstance(share, Tensor) or share.shape != accepted.shape or not share.is_floating_point():
-        raise ValueError(
-            f"unchanged_share={_describe(share)}: allowed is a floating tensor {list(accepted.shape)}"
-        )
+    check_floating("unchanged_share", share, like=accepted)
     share = torch.where(accepted, share.to(torch.promote_types(share.dtype, torch.float32)), 0.0)
     _check_unit_interval("unchanged_share", share)
     return share
@@ -248,9 +250,10 @@ def _check_unit_interval(name: str, value: Tensor) -> None:
 
 
 def _check_flags(name: str, value: Tensor, like: Tensor) -> None:
-    if not isinstance(value, Tensor) or value.shape != like.shape or value.dtype != torch.bool:
-        raise ValueError(f"{name}={_describe(value)}: allowed is bool {list(like.shape)}")
-
-
-def _describe(value: object) -> str:
-    return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    if (
+        not isinstance(value, Tensor)
+        or value.shape != like.shape
+        or value.dtype != torch.bool
+        or not usable(value, like)
+    ):
+        raise ValueError(f"{name}={describe(value)}: allowed is bool {list(like.shape)}")

@@ -8,6 +8,8 @@ import pytest
 from rlvr.problems.benchmarks.catalogue import FORMS, get_benchmark, load_catalogue
 from rlvr.problems.benchmarks.converters import CONVERTERS
 from rlvr.problems.benchmarks.prompts import STYLES
+from rlvr.problems.benchmarks.records import to_problem
+from rlvr.verifiers import verify_math
 
 PROJECT = Path(__file__).resolve().parents[2]
 FILE = PROJECT / "data" / "benchmarks.yaml"
@@ -78,6 +80,19 @@ def test_the_page_has_the_same_numbers():
             counts = CATALOGUE[train].overlaps[test]
             total = f"{counts.exact} + {counts.near}" if counts.exact + counts.near else "0"
             assert re.fullmatch(rf" {re.escape(total)}( of [\d,]+| \(I-1\))? ", cell), (test, train)
+
+
+def test_measured_values_are_graded_with_a_tolerance():
+    benchmark = get_benchmark("minerva_math")
+    record = {"id": "m", "problem": "How far is it, in parsecs?", "answer": "20.39"}
+    problem = to_problem(record, benchmark)
+    assert benchmark.answer_type == problem.grading == "float"
+    for answer, right in (("20.391", True), ("20.39 \\text{ pc}", True), ("20.4", False), ("20.45", False)):
+        assert verify_math(f"\\boxed{{{answer}}}", problem.golds, kind=problem.grading).correct is right
+    whole = to_problem(record | {"answer": "188"}, benchmark)  # without a point it is exact
+    assert verify_math("\\boxed{188.01}", whole.golds, kind=whole.grading).correct is False
+    exact = to_problem(record, get_benchmark("math500"))
+    assert verify_math("\\boxed{20.391}", exact.golds, kind=exact.grading).correct is False
 
 
 def test_unknown_name_suggests():

@@ -198,6 +198,17 @@ def test_converted_rows_are_the_local_copy(shared, name):
             assert getattr(problem, field) == getattr(other, field), problem.id
 
 
+def test_how_answers_are_graded(shared):
+    expected = {
+        "minerva_math": {"float"},
+        "math500": {"auto"},
+        "aime24": {"integer"},
+        "gsm8k_test": {"integer"},
+    }
+    for name, kinds in expected.items():
+        assert {p.grading for p in load(name, shared)} == kinds, name
+
+
 # --- golds -------------------------------------------------------------------------------------------
 
 

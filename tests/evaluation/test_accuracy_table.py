@@ -14,10 +14,13 @@ from rlvr.evaluation import (
     coverage_note,
     majority_at_k,
     pass_at_k,
+    proportion_mean,
     seed_interval,
 )
+from rlvr.evaluation.voting import same_string
 from rlvr.reporting.cells import NOT_MEASURED, Exact, check_cell
 from rlvr.reporting.table import Table
+from rlvr.verifiers import verify_math
 
 SIZES = {"aime": 6, "math": 9}
 
@@ -89,9 +92,10 @@ def test_average_slow_loop(undecided):
         for model in ("base", "rl"):
             found = table.loc[(benchmark, model, "rlvr"), "avg@k"]
             values = slow_average(part(samples, benchmark, model))
-            ends = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+            decided = int(part(samples, benchmark, model)["correct"].notna().sum())
+            expected = proportion_mean(values, np.arange(len(values)), samples=decided)
             assert found.value == pytest.approx(values.mean())
-            assert (found.low, found.high) == pytest.approx((ends.low, ends.high))
+            assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
             assert (found.n, found.n_unit, found.seeds) == (SIZES[benchmark], "problems", (0, 1))
 
 
@@ -124,10 +128,59 @@ def test_grouping_of_answers():
     samples.loc[rows & (samples["sample"] % 2 == 0), "extracted"] = "7.0"
     plain, grouped = (
         accuracy_table(samples, [8], **kw)["maj@8"].iloc[0].value
-        for kw in ({}, {"group": lambda answers: [a.removesuffix(".0") for a in answers]})
+        for kw in ({"group": same_string}, {"group": lambda answers: [a.removesuffix(".0") for a in answers]})
     )
     assert grouped > plain
+    assert accuracy_table(samples, [8])["maj@8"].iloc[0].value == grouped  # 7.0 is 7 to verify_math
     assert grouped == accuracy_table(make(seeds=(0,), truncated=0.0), [8])["maj@8"].iloc[0].value
+
+
+def test_equal_answers_in_different_writing_vote_together():
+    """Through verify_math, whose ``extracted`` is what the response wrote."""
+    texts = [r"\boxed{0.5}", r"so it is $\frac12$", "Answer: 1/2", r"\boxed{3}", r"\boxed{3}"]
+    verdicts = [verify_math(text, r"\frac{1}{2}") for text in texts]
+    assert [v.correct for v in verdicts] == [True, True, True, False, False]
+    samples = pd.DataFrame(
+        {
+            "benchmark": "b", "model": "m", "grader": "rlvr", "seed": 0, "problem": "p", "finished": True,
+            "sample": range(5), "correct": [v.correct for v in verdicts],
+            "extracted": [v.extracted for v in verdicts],
+        }
+    )  # fmt: skip
+    assert accuracy_table(samples, [5])["maj@5"].iloc[0].value == 1
+    assert accuracy_table(samples, [5], group=same_string)["maj@5"].iloc[0].value == 0
+    # another grader's notion of equality is not known
+    assert accuracy_table(samples.assign(grader="theirs"), [5])["maj@5"].iloc[0].value == 0
+
+
+def test_intervals_stay_in_their_range_and_have_a_width():
+    samples = make(models=("rl",), seeds=(0,), k=4)
+    aime = samples["benchmark"] == "aime"
+    samples.loc[aime, "correct"] = False
+    samples.loc[~aime, "correct"] = True
+    table = accuracy_table(samples, [1, 2])
+    for benchmark, n in SIZES.items():
+        row = table.loc[(benchmark, "rl", "rlvr")]
+        for name in ("avg@k", "pass@2", "maj@2"):
+            ends = row[name].low, row[name].high
+            bound = 1 - 0.025 ** (1 / n)  # exact, for none of n
+            assert ends == pytest.approx((0, bound) if benchmark == "aime" else (1 - bound, 1))
+    one = accuracy_table(samples.assign(correct=(samples["sample"] == 0) & (samples["problem"] == "aime/1")))
+    found = one.loc[("aime", "rl", "rlvr"), "avg@k"]
+    assert 0 < found.low < found.value == pytest.approx(1 / 24) and found.high < 0.5
+
+
+def test_a_trial_of_pass_at_k_is_k_samples():
+    samples = make(models=("rl",), seeds=(0,), k=4)
+    table = accuracy_table(samples.assign(correct=samples["sample"] < 2), [1, 2])
+    row = table.loc[("math", "rl", "rlvr")]
+    for name, value, trials in (("avg@k", 1 / 2, 36), ("pass@1", 1 / 2, 36), ("pass@2", 5 / 6, 18)):
+        ends = stats.beta.ppf(
+            [0.025, 0.975],
+            [value * trials, value * trials + 1],
+            [(1 - value) * trials + 1, (1 - value) * trials],
+        )
+        assert (row[name].low, row[name].high) == pytest.approx(tuple(ends)), name
 
 
 def test_over_seeds():

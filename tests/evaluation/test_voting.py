@@ -117,6 +117,35 @@ def test_equivalence_by_the_verifier_of_mathematics():
     assert majority_at_k(correct, answers, 5, group=same)[0] == 1
 
 
+def test_answers_of_mathematics_in_any_writing():
+    same = pytest.importorskip("rlvr.verifiers.equality").same_answers
+
+    def classes(*answers):
+        labels = same(list(answers))
+        return sorted(
+            {tuple(sorted(a for a, x in zip(answers, labels, strict=True) if x == y)) for y in labels}
+        )
+
+    halves = (r"$\frac{1}{2}$", "0.50", "1/2", "50%", r"\frac12", "x = 0.5")
+    assert classes(*halves, "0.51", "50") == sorted([tuple(sorted(halves)), ("0.51",), ("50",)])
+    assert classes("1,000", "1000", "1 000") == [("1 000", "1,000", "1000")]
+    assert classes(r"\sqrt{12}", r"2\sqrt3", "3.46") == [(r"2\sqrt3", r"\sqrt{12}"), ("3.46",)]
+    assert classes("3, 4", "4,3") == [("3, 4", "4,3")] and len(classes("(3,4)", "(4,3)")) == 2
+    assert len(classes("1", "1, 1")) == 2  # the one repeats an element of the other, not the other way round
+    assert classes("Yes.", r"\text{yes}", "no") == [("Yes.", r"\text{yes}"), ("no",)]
+    assert classes("(C)", "C", "c") == [("(C)", "C"), ("c",)]
+    assert classes("x^2 + 2x + 1", "(x+1)^2", "(x+2)^2") == [("(x+1)^2", "x^2 + 2x + 1"), ("(x+2)^2",)]
+    # what cannot be read, or not be settled, is equal to itself alone
+    odd = [r"\frac{1", "???", "9^9^9^9", "7" * 5000, r"\int_0^1 x dx", "[" * 5000, ""]
+    assert len(set(same(odd))) == len(odd)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        mixed = [str(x) for x in rng.permutation([*halves, "3", "3.0", "4"])]
+        labels = dict(zip(mixed, same(mixed), strict=True))
+        assert labels["3"] == labels["3.0"] != labels["4"] and len(set(labels.values())) == 3
+        assert labels == dict(zip(sorted(mixed), same(sorted(mixed)), strict=True))
+
+
 def test_drawn_agrees_with_exact_and_repeats(monkeypatch):
     rng = np.random.default_rng(3)
     answers = rng.choice(["7", "8", "9", "10", None], (12, 40), p=[0.4, 0.3, 0.1, 0.1, 0.1])

@@ -132,7 +132,7 @@ def test_reasoning_and_chat_markers(text, answer):
 
 
 def test_remainder_is_a_choice():
-    for text in ("just 42", "so $x$ is $42$", "42", "\\(42\\)", "we get 42 apples"):
+    for text in ("just 42", "so $x$ is $42$", "it is 42.", "we get 42 apples"):
         assert extract(text).candidates[-1] == "42", text
         assert extract(text).rule == "remainder"
         assert extract(text, fallback=False) is None
@@ -141,6 +141,24 @@ def test_remainder_is_a_choice():
         assert verify_math(text, "42", fallback=False).reason == "no_answer"
     assert extract("so $6$ and $8$").candidates[-1] == "$6$ and $8$"
     assert extract("") is None and extract("   ") is None
+
+
+@pytest.mark.parametrize("fallback", [True, False])
+def test_a_response_that_is_nothing_but_an_expression_is_its_own_answer(fallback):
+    halves = ("0.5", "1/2", "\\frac12", "$\\frac{1}{2}$", " \\(0.50\\)\n", "x = 1/2", "50%", "**0.5**")
+    for text in halves:
+        assert extract(text, fallback=fallback).rule == "bare", text
+        for gold in ("1/2", "0.5", "\\frac{1}{2}"):
+            assert verify_math(text, gold, fallback=fallback).correct is True, (text, gold)
+        assert verify_math(text, "1/3", fallback=fallback).reason == "wrong"
+    for text, gold in (("10 cm", "10"), ("x = 5 \\text{ or } x = 6", "6, 5"), ("(1,2)", "(1,2)"), ("C", "C")):
+        assert verify_math(text, gold, fallback=fallback).correct is True, text
+    # words are prose, whatever they are worth
+    for text in ("half", "it is 0.5", "ellipse", "0.5 or so I think", "so 5"):
+        found = extract(text, fallback=fallback)
+        assert (found is None) is (not fallback), text
+    # an expression beside a marked answer is nothing
+    assert verify_math("0.5 \\boxed{0.4}", "0.5", fallback=fallback).correct is False
 
 
 def test_a_number_inside_a_word_is_none():

@@ -3,16 +3,11 @@
 import pandas as pd
 import pytest
 
-from rlvr.evaluation import clustered_mean
+from rlvr.evaluation import proportion_mean
+from rlvr.verifiers import verify_math
 from rlvr.verifiers.base import Verdict
-from rlvr.verifiers.graders import (
-    GRADERS,
-    grade_last_number,
-    grade_math_verify,
-    grade_rlvr,
-    rescore,
-    sensitivity,
-)
+from rlvr.verifiers.graders import rescore, sensitivity
+from rlvr.verifiers.text_graders import GRADERS, grade_last_number, grade_math_verify, grade_rlvr
 
 pytest.importorskip("math_verify", reason="math-verify is not installed: pip install 'rlvr[evaluation]'")
 
@@ -86,13 +81,13 @@ def test_a_parquet_file_and_its_finished_column(tmp_path):
     assert scored["reason"][1] == "truncated"
 
 
-def test_sensitivity_is_the_clustered_mean_by_grader():
+def test_sensitivity_is_the_accuracy_by_grader():
     scored = rescore(samples(), GOLDS)
     table = sensitivity(scored, GOLDS)
     assert list(table["grader"]) == list(GRADERS)
     part = scored[scored["grader"] == "rlvr"]
     values = part["correct"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
-    expected = clustered_mean(values, part["problem"].to_numpy())
+    expected = proportion_mean(values, part["problem"].to_numpy())
     row = table.iloc[0]
     assert (row["accuracy"], row["low"], row["high"]) == (expected.value, expected.low, expected.high)
     assert (row["problems"], row["samples"], row["undecided"]) == (3, 12, 3)
@@ -107,6 +102,85 @@ def test_sensitivity_without_a_decided_sample():
     table = sensitivity(frame[frame["problem"] == "d"], GOLDS, ["rlvr", "last_number"])
     assert table["accuracy"].isna().tolist() == [True, False]
     assert "undecided: rlvr 3 of 3" in table.attrs["line"]
+
+
+def graded(**changes) -> pd.DataFrame:
+    """As an engine stores it: one grader's verdicts beside the texts."""
+    frame = samples().assign(grader="rlvr", **changes)
+    verdicts = [
+        verify_math(t, GOLDS[p]).correct for p, t in zip(frame["problem"], frame["text"], strict=True)
+    ]
+    return frame.assign(correct=pd.array(verdicts, dtype="boolean"))
+
+
+def test_a_graded_frame_gets_the_graders_that_it_lacks():
+    assert sensitivity(graded(), GOLDS).equals(sensitivity(samples(), GOLDS))
+    # what is stored is taken, whatever the grader would say today
+    stored = graded().assign(correct=True)
+    table = sensitivity(stored, GOLDS, ["last_number", "rlvr"]).set_index("grader")
+    assert list(table.index) == ["last_number", "rlvr"]
+    assert table.loc["rlvr", "accuracy"] == 1 and table.loc["last_number", "accuracy"] < 1
+    # under another name as well, and without texts if nothing has to be run
+    other = stored.assign(grader="integer").drop(columns="text")
+    assert sensitivity(other, {}, ["integer"]).attrs["line"].endswith("; one grader")
+    with pytest.raises(
+        ValueError, match=r"graders=\['rlvr', 'math_verify', 'last_number'\].*integer.*'text'"
+    ):
+        sensitivity(other, GOLDS)
+    with pytest.raises(ValueError, match=r"graders=\['last_number'\].*judged by rlvr"):
+        sensitivity(graded().drop(columns="text"), GOLDS, ["rlvr", "last_number"])
+
+
+def test_all_graders_must_have_judged_the_same_samples():
+    scored = rescore(samples(), GOLDS, ["rlvr", "last_number"])
+    lost = scored[(scored["grader"] == "rlvr") | (scored["problem"] != "a")]
+    with pytest.raises(ValueError, match="rlvr judged 12, last_number judged 9"):
+        sensitivity(lost, GOLDS, ["rlvr", "last_number"])
+    with pytest.raises(ValueError, match="repeat"):
+        sensitivity(pd.concat([scored, scored]), GOLDS, ["rlvr", "last_number"])
+    seeds = pd.concat([samples().assign(seed=s) for s in (0, 1)])
+    table = sensitivity(rescore(seeds, GOLDS, ["rlvr"]), GOLDS, ["rlvr", "last_number"][:1])
+    assert table["samples"].tolist() == [24]
+
+
+DECODE = "def decode(text):\n    return ''.join(chr((ord(c) - 98) % 26 + 97) for c in text)"
+PROGRAMS = {"own/shift": f"```python\n{DECODE}\n```", "own/running": "no code here"}
+
+
+def program_samples() -> tuple[pd.DataFrame, dict]:
+    tasks = pytest.importorskip("tests.programs.program_tasks")
+    golds = {task.id: task for task in (tasks.SHIFT, tasks.RUNNING)}
+    rows = [(name, k, text, k == 0) for name, text in PROGRAMS.items() for k in range(2)]
+    return pd.DataFrame(rows, columns=["problem", "sample", "text", "finished"]), golds
+
+
+def test_programs_are_run_against_their_tests():
+    from rlvr.verifiers.programs import IsolationError
+
+    frame, golds = program_samples()
+    try:
+        scored = rescore(frame, golds)
+    except IsolationError as error:
+        pytest.skip(f"programs cannot be isolated here: {error}")
+    assert scored["grader"].unique().tolist() == ["program"]
+    assert scored["reason"].tolist() == ["correct", "truncated", "syntax", "truncated"]
+    assert scored["correct"].tolist() == [True, False, False, False]
+    line = sensitivity(frame, golds).attrs["line"]
+    assert line.startswith("program 0.250 [") and line.endswith("; one grader")
+    assert sensitivity(scored, golds).attrs["line"] == line
+
+
+def test_programs_are_never_graded_as_answers():
+    frame, golds = program_samples()
+    with pytest.raises(ValueError, match="graders='rlvr': allowed for programs are 'program'"):
+        rescore(frame, golds, ["rlvr"])
+    with pytest.raises(ValueError, match="graders='program': allowed for answers of mathematics are"):
+        rescore(samples(), GOLDS, ["program"])
+    with pytest.raises(ValueError, match=r"programs \('own/running'\) and mathematics"):
+        rescore(pd.concat([frame, samples()]), golds | GOLDS)
+    # the golds of a BenchmarkProblem that is a program
+    with pytest.raises(ValueError, match=r"empty answer for 2 problems, among them 'own/running'.*tests"):
+        rescore(frame, dict.fromkeys(golds, ()))
 
 
 def test_bad_arguments():

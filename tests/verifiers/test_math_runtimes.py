@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.verifiers.math import _first, runtime, verify_math, verify_math_batch
+from rlvr.verifiers.judging import judge
+from rlvr.verifiers.math import runtime, verify_math, verify_math_batch
 from tests.verifiers.math_near_misses import NEAR_MISSES
 from tests.verifiers.math_odd_clothes import ODD_CLOTHES
 from tests.verifiers.math_open_pairs import OPEN_PAIRS
@@ -47,7 +48,7 @@ def pairs() -> list[tuple[str, str, str]]:
 
 
 def test_open_pairs_reach_math_verify_and_are_decided_rightly():
-    undecided_before = [_first(f"\\boxed{{{a}}}", g, "auto", True, True)[1] for g, a, _ in OPEN_PAIRS]
+    undecided_before = [judge(f"\\boxed{{{a}}}", g, "auto", True, True)[1] for g, a, _ in OPEN_PAIRS]
     assert all(undecided_before)
     golds, answers, expected = zip(*OPEN_PAIRS, strict=True)
     verdicts = verify_math_batch([f"\\boxed{{{a}}}" for a in answers], golds, timeout=120)

@@ -1,6 +1,6 @@
 """One actor update through verl's FSDP2 engine, and the same through the local engine; prints numbers.
 
-Run as a program by ``test_verl_engine.py``, so that the process group lives and dies here:
+Run as a program by ``test_plugin_engine.py``, so that the process group lives and dies here:
 ``engine_run.py FOLDER``. One process, gloo, no Ray.
 """
 

@@ -1,10 +1,16 @@
-"""What the tests of verl's plugin share: a batch as verl hands it to a policy loss, and the call."""
+"""What the tests of verl's plugin share: a batch as verl hands it to a policy loss, the call, a process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import torch
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.workers.config import FSDPActorConfig
 from verl.workers.config import PolicyLossConfig as StockConfig
 
+import rlvr
 from rlvr import objectives
 from rlvr.engines.verl.losses import refusal
 
@@ -71,3 +77,17 @@ def direct(name, batch, **settings):
     loss, metrics = objectives.get(name)(log_prob, old, advantages, mask, **settings)
     loss.sum().backward()
     return loss.detach(), log_prob.grad, metrics
+
+
+HERE = str(Path(rlvr.__file__).parents[1])  # the code under test, also where another copy is installed
+
+
+def python_path(*folders):
+    """A path for other processes: these folders, the code under test, then what this process was given."""
+    return os.pathsep.join([*map(str, folders), HERE, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def python(code, *folders, **environment):
+    """Run ``code`` in a fresh interpreter, ``folders`` first on its path."""
+    env = {**os.environ, "PYTHONPATH": python_path(*folders), **environment}
+    return subprocess.run([sys.executable, *code], capture_output=True, text=True, env=env)

@@ -12,6 +12,8 @@ import pytest
 # not "verl" alone: without the package, that name finds this folder
 pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed: pip install -e '.[verl]'")
 
+import rlvr
+
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 HERE = Path(__file__).parent
 CASES = ["nfpo", "nfpo-parameters", "rlvr.gspo", "with-pad"]
@@ -33,7 +35,7 @@ def results(tmp_path_factory):
         "VERL_PLATFORM": "cpu",
         "VERL_USE_EXTERNAL_MODULES": "cpu_platform",
         "VERL_ENGINE_DEVICE": "cuda",
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), str(Path(rlvr.__file__).parents[1])]),
     }
     folder = tmp_path_factory.mktemp("policy")
     done = subprocess.run(

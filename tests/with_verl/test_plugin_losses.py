@@ -1,5 +1,6 @@
 """Objectives through verl's policy-loss signature."""
 
+import dataclasses
 import logging
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import torch
 pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed: pip install -e '.[verl]'")
 
 from job import REFUSED, ROWS, RUNNABLE, WIDTH, actor, direct, make_batch, run
-from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, agg_loss, get_policy_loss_fn
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.config import FSDPActorConfig
@@ -268,9 +269,58 @@ def test_check_can_be_switched_off():
     run(actor(PolicyLossConfig("nfpo", check=False)), wrong)
 
 
+def test_settings_of_verls_own_losses_are_named(warnings):
+    """Of the actor and of its policy loss; each that verl's losses read and ours do not."""
+    stock = StockConfig(loss_mode="nfpo", ppo_kl_coef=0.2, clip_cov_ratio=0.1)
+    config = actor(stock)
+    object.__setattr__(config, "tau_pos", 2.0)
+    run(config, make_batch())
+    assert [text.partition(" is not read")[0] for text in warnings()] == [
+        "actor.tau_pos=2.0",
+        "actor.policy_loss.clip_cov_ratio=0.1",
+        "actor.policy_loss.ppo_kl_coef=0.2",
+    ]
+
+
+def test_unread_settings_are_all_that_verl_has():
+    """A new setting of verl's losses must be looked at: is it read by ours?"""
+    fields = {f.name: f.default for f in dataclasses.fields(StockConfig)}
+    assert {n: fields[n] for n in losses.UNREAD_OF_POLICY_LOSS} == losses.UNREAD_OF_POLICY_LOSS
+    assert fields.keys() - losses.UNREAD_OF_POLICY_LOSS.keys() == {
+        "_target_",
+        "loss_mode",
+        "rollout_correction",
+    }
+    of_actor = {f.name: f.default for f in dataclasses.fields(FSDPActorConfig)}
+    assert {n: of_actor[n] for n in losses.UNREAD} == losses.UNREAD
+
+
+def test_a_clip_that_never_acts_is_named_once(warnings):
+    """huggingface/trl#3834. A call is a micro-batch; 50 updates of two on each of two ranks are 100 calls."""
+    old, new, advantages, mask = make_batch()
+    near = old + 1e-4 * (new - old)
+    tokens = 4 * int(mask.sum())
+    counts = {"batch_num_tokens": tokens, "global_batch_size": 4 * ROWS, "dp_size": 2}
+    config = actor(PolicyLossConfig("nfpo", delta=0.3), counts=counts)
+    for call in range(1, 151):
+        run(config, (old, near, advantages, mask))
+        assert len(warnings()) == (call >= 100)
+    assert "nfpo: its clip or mask (delta=0.3) touched no token in 50 updates" in warnings()[0]
+
+
+def test_a_clip_that_acts_is_not_named(warnings):
+    config = actor("nfpo")
+    for _ in range(60):
+        run(config, make_batch())
+    assert not warnings()
+
+
 @pytest.fixture
-def warnings(caplog):
+def warnings(caplog, monkeypatch):
     losses._warn_once.cache_clear()
+    for loss in POLICY_LOSS_REGISTRY.values():
+        if isinstance(loss, losses.PolicyLoss):
+            monkeypatch.setattr(loss, "_idle", None)
     caplog.set_level(logging.WARNING, logger=losses.logger.name)
     yield lambda: [record.getMessage() for record in caplog.records]
     losses._warn_once.cache_clear()

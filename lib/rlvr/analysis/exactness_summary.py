@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from rlvr.analysis.exactness import CASE
-from rlvr.evaluation import Estimate, bootstrap_mean, clustered_mean, ratio_of_means
+from rlvr.evaluation import Estimate, bootstrap_mean, clustered_mean, ratio_of_means, with_ends
 
 SAME = 1e-9  # values that differ by less are one number
 
@@ -44,9 +44,8 @@ def summarise(frame: pd.DataFrame, confidence: float, resamples: int) -> pd.Data
             "cosine": _estimate(cosine, bootstrap_mean, cosine, **drawn),
             "variance": _estimate(spread, _geometric_mean, spread / exact**2, **options),
         }
-        rows += [(*key, quantity, e, e.value, e.low, e.high) for quantity, e in found.items()]
-    out = pd.DataFrame(rows, columns=[*CASE, "quantity", "estimate", "value", "low", "high"])
-    return out.astype({"low": "float64", "high": "float64"})
+        rows += [(*key, quantity, estimate) for quantity, estimate in found.items()]
+    return with_ends(pd.DataFrame(rows, columns=[*CASE, "quantity", "estimate"]))
 
 
 def lay_out(summary: pd.DataFrame, columns: Mapping[str, tuple[str, str, float]]) -> pd.DataFrame:

@@ -69,7 +69,7 @@ def load_records(scale: Scale, arm: str, lag: int) -> pd.DataFrame:
 
 
 def load_samples(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
-    """Graded held-out responses: arm, seed, lag, problem, difficulty, sample, correct, tokens, ..."""
+    """Graded held-out responses: columns of :mod:`rlvr.evaluation.samples`; ``seed`` is that of training."""
     frames = []
     for arm in arms:
         path = Path("runs", scale.scale, "evaluate", arm, "samples.parquet")

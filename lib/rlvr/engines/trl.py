@@ -10,6 +10,7 @@ kept, what is refused and why: ``docs/trl.md``. Written against TRL 1.16.0, whos
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -19,8 +20,11 @@ from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 
 from rlvr import objectives
+from rlvr.engines.idle_clip import IdleClip
 from rlvr.losses import aggregate
-from rlvr.registry import Metrics, Objective
+from rlvr.registry import Metrics, Objective, suggest
+
+logger = logging.getLogger(__name__)
 
 # Settings that nothing would read, or that this trainer does not carry out: only their default passes.
 _REPLACED = (
@@ -75,6 +79,7 @@ class ObjectiveTrainer(GRPOTrainer):
         self.loss_agg_mode = parameters.pop("loss_agg_mode", None) or self.objective.loss_agg_mode
         self.loss_scale_factor = parameters.pop("loss_scale_factor", None) or self.max_completion_length
         self.objective_parameters = parameters
+        self._idle_clip = IdleClip(self.objective, parameters)
         self._parts: list[Metrics] = []  # metrics of the micro-batches of this optimizer step
 
     def _compute_loss(self, model, inputs) -> Tensor:
@@ -153,6 +158,8 @@ class ObjectiveTrainer(GRPOTrainer):
         log = self._metrics["train" if self.model.training else "eval"]
         for name, value in merged.items():
             log[_TRL_NAMES.get(name, f"objective/{name}")].append(value)
+        if self.model.training and (text := self._idle_clip(merged)) and self.accelerator.is_main_process:
+            logger.warning(text)
 
 
 def _response_mask(inputs) -> Tensor:
@@ -168,13 +175,22 @@ def _check_parameters(objective: Objective, parameters: Mapping[str, Any]) -> No
             f"objective={objective.name!r}: needs {', '.join(objective.needs)}, which TRL's trainer does not "
             "have; allowed are objectives of the sampled tokens' log-probs alone"
         )
-    signature = inspect.signature(objective).parameters
-    allowed = {*objective.parameters, *_SHARED} - set(objective.tensors)
+    own = [name for name in objective.parameters if name not in objective.tensors]
+    allowed = [*own, *_SHARED]
     for name in parameters:
-        if name in signature and name not in allowed:
+        if name in objective.tensors:
+            raise ValueError(
+                f"objective_parameters has {name!r}: {objective.name} takes a tensor there, one per batch, "
+                f"and TRL's trainer has none to give; allowed are {', '.join(sorted(allowed))}"
+            )
+        if name in inspect.signature(objective).parameters and name not in allowed:
             raise ValueError(
                 f"objective_parameters has {name!r}, which the trainer fills in: allowed are "
                 f"{', '.join(sorted(allowed))}"
+            )
+        if name not in allowed:
+            raise ValueError(
+                f"objective_parameters: {objective.name} has no parameter {suggest(name, allowed)}"
             )
     one = torch.full((1, 1), -1.0)
     objective(one, one, one, torch.ones(1, 1), **parameters)

@@ -3,6 +3,7 @@
 docs/statistics.md says which interval answers which question.
 """
 
+from rlvr.evaluation.bootstrap import bootstrap_mean, bootstrap_statistic, ratio_of_means
 from rlvr.evaluation.comparison import (
     Comparison,
     bootstrap_test,
@@ -19,17 +20,16 @@ from rlvr.evaluation.comparison import (
 from rlvr.evaluation.curves import Crossing, curve_crossing, pass_curve
 from rlvr.evaluation.intervals import (
     Estimate,
-    bootstrap_mean,
-    bootstrap_statistic,
     clustered_mean,
     clustered_standard_error,
     paired_difference,
-    ratio_of_means,
     seed_interval,
     with_ends,
 )
 from rlvr.evaluation.metrics import avg_at_k, best_of_n, count_correct, pass_at_k, pass_at_ks
+from rlvr.evaluation.notes import notes_under
 from rlvr.evaluation.power import detectable_difference, paired_variance, power_note, unpaired_variance
+from rlvr.evaluation.proportions import proportion_mean
 from rlvr.evaluation.stratified import (
     aggregate,
     benchmark_mean,
@@ -70,6 +70,7 @@ __all__ = [
     "multiplicity_note",
     "non_inferior",
     "normal_test",
+    "notes_under",
     "paired_difference",
     "paired_variance",
     "pass_at_k",
@@ -78,6 +79,7 @@ __all__ = [
     "performance_profile",
     "power_note",
     "probability_of_improvement",
+    "proportion_mean",
     "ratio_of_means",
     "same_string",
     "seed_interval",

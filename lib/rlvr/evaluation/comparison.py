@@ -15,12 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from rlvr.evaluation.intervals import (
-    Estimate,
-    bootstrap_interval,
-    paired_difference,
-    problem_differences,
-)
+from rlvr.evaluation.bootstrap import bootstrap_interval
+from rlvr.evaluation.intervals import Estimate, paired_difference, problem_differences
 from rlvr.evaluation.metrics import whole
 from rlvr.evaluation.resampling import CHUNK, Floats, resampled_means
 

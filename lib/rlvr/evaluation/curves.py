@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from rlvr.evaluation.intervals import Estimate, bootstrap_interval, with_ends
+from rlvr.evaluation.bootstrap import bootstrap_interval
+from rlvr.evaluation.intervals import Estimate, with_ends
 from rlvr.evaluation.metrics import pass_at_ks
 from rlvr.evaluation.resampling import Floats, resampled_means
 

@@ -1,4 +1,4 @@
-"""Estimates with intervals, clustered by what is really independent.
+"""Estimates, and Student's t over what is really independent.
 
 Samples of one problem are not independent (known trap: 30 problems x 32 samples treated as 960 rows
 give a standard error six times too small), and neither are tokens of one response: the cluster is the
@@ -9,7 +9,7 @@ and never a default.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from rlvr.evaluation.resampling import (
-    Floats,
-    check_confidence,
-    check_resampling,
-    percentiles,
-    resampled_sums,
-    resamples_of,
-)
+from rlvr.evaluation.resampling import Floats, check_confidence
 
 
 @dataclass(frozen=True)
@@ -51,6 +44,24 @@ class Estimate:
         return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
 
+def with_interval(
+    value: float,
+    low: float,
+    high: float,
+    n: int,
+    n_unit: str,
+    seeds: Sequence[int],
+    method: str,
+    tolerance: float = 1e-12,
+) -> Estimate:
+    """An Estimate; ends closer than rounding come from data without spread, which tell no interval."""
+    known = high - low > tolerance * max(1.0, abs(value))
+    ends = (float(low), float(high)) if known else (None, None)
+    if not known:
+        method += "; unknown: " + (f"one of {n_unit}" if n == 1 else f"no spread among {n_unit}")
+    return Estimate(float(value), *ends, int(n), n_unit, tuple(int(s) for s in seeds), method)
+
+
 def with_ends(frame: pd.DataFrame, column: str = "estimate") -> pd.DataFrame:
     """``frame`` with ``value``, ``low`` and ``high`` of a column of Estimates, float64; unknown: NaN."""
     parts = {name: [getattr(e, name) for e in frame[column]] for name in ("value", "low", "high")}
@@ -59,7 +70,7 @@ def with_ends(frame: pd.DataFrame, column: str = "estimate") -> pd.DataFrame:
 
 def clustered_standard_error(values: ArrayLike, clusters: ArrayLike) -> float | None:
     """Standard error of :func:`clustered_mean`: unbiased sd of cluster means / sqrt(G); None if G < 2."""
-    means = _cluster_means(values, clusters)
+    means = cluster_means(values, clusters)
     return float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else None
 
 
@@ -77,7 +88,7 @@ def clustered_mean(
     once however many of its samples are missing. The clusters must be independent of each other: rows of
     several seeds on the same problems share the problem as their cluster.
     """
-    means = _cluster_means(values, clusters)
+    means = cluster_means(values, clusters)
     return _student(means, confidence, seeds, n_unit, f"Student t over {n_unit}")
 
 
@@ -131,141 +142,7 @@ def seed_interval(values: ArrayLike, seeds: Sequence[int], *, confidence: float 
     return _student(values, confidence, seeds, "seeds", "Student t over seeds")
 
 
-def bootstrap_mean(
-    values: ArrayLike,
-    clusters: ArrayLike,
-    strata: ArrayLike | None = None,
-    *,
-    resamples: int = 2000,
-    seed: int = 0,
-    confidence: float = 0.95,
-    seeds: Sequence[int] = (),
-    n_unit: str = "problems",
-) -> Estimate:
-    """Mean over rows, percentile interval of a bootstrap over clusters within strata.
-
-    As :func:`ratio_of_means` with a denominator of 1 for every present row.
-    """
-    values = np.asarray(values, dtype=np.float64)
-    present = np.where(np.isnan(values), np.nan, 1.0)
-    return ratio_of_means(
-        values,
-        present,
-        clusters,
-        strata,
-        resamples=resamples,
-        seed=seed,
-        confidence=confidence,
-        seeds=seeds,
-        n_unit=n_unit,
-    )
-
-
-def ratio_of_means(
-    numerator: ArrayLike,
-    denominator: ArrayLike,
-    clusters: ArrayLike,
-    strata: ArrayLike | None = None,
-    *,
-    resamples: int = 2000,
-    seed: int = 0,
-    confidence: float = 0.95,
-    seeds: Sequence[int] = (),
-    n_unit: str = "responses",
-) -> Estimate:
-    """``sum numerator / sum denominator``, percentile interval of a bootstrap over clusters within strata.
-
-    Args:
-        numerator, denominator: one pair per row, e.g. switches and pairs of a response; NaN in either
-            leaves the row out.
-        clusters: the row's cluster, drawn as a whole. strata: the row's stratum (training seed): each is
-            resampled to its own number of clusters, so that no resample loses one; a cluster belongs to
-            the stratum it is in, the same id in two strata is two clusters.
-        resamples, seed: number of resamples; of the generator, so the same input gives the same interval.
-
-    ``n`` counts clusters over all strata.
-    """
-    numerator = np.asarray(numerator, dtype=np.float64)
-    denominator = np.asarray(denominator, dtype=np.float64)
-    clusters = np.asarray(clusters)
-    strata = np.zeros(len(clusters), dtype=np.int64) if strata is None else np.asarray(strata)
-    if not numerator.shape == denominator.shape == clusters.shape == strata.shape or numerator.ndim != 1:
-        raise ValueError(
-            f"numerator {numerator.shape}, denominator {denominator.shape}, clusters {clusters.shape}, "
-            f"strata {strata.shape}: allowed is one common shape [rows]"
-        )
-    check_resampling(resamples, confidence)
-    present = ~(np.isnan(numerator) | np.isnan(denominator))
-    if not present.any() or not (total := denominator[present].sum()) > 0:
-        raise ValueError("nothing to estimate: no row is present, or the denominators add up to 0")
-
-    rng = np.random.default_rng(seed)
-    sums = np.zeros((2, resamples))
-    n = 0
-    for stratum in np.unique(strata[present]):
-        rows = present & (strata == stratum)
-        _, index = np.unique(clusters[rows], return_inverse=True)
-        pair = np.stack([np.bincount(index, x[rows]) for x in (numerator, denominator)])
-        n += pair.shape[1]
-        sums += resampled_sums(pair, resamples, rng)
-    kept = sums[1] > 0  # a resample of empty clusters has no ratio
-    ratios = sums[0, kept] / sums[1, kept]
-    low, high = percentiles(ratios, confidence) if len(ratios) else (0.0, 0.0)
-    method = f"bootstrap over {n_unit}, percentile, {resamples} resamples"
-    if len(np.unique(strata[present])) > 1:
-        method += ", within strata"
-    return _estimate(numerator[present].sum() / total, low, high, n, n_unit, seeds, method)
-
-
-def bootstrap_statistic(
-    strata: Sequence[ArrayLike],
-    statistic: Callable[[Floats], Floats],
-    *,
-    resamples: int = 2000,
-    seed: int = 0,
-    confidence: float = 0.95,
-    seeds: Sequence[int] = (),
-    n_unit: str = "problems",
-) -> Estimate:
-    """Any statistic of independent values, percentile interval of a bootstrap within strata.
-
-    Args:
-        strata: one array [n_s] of values per stratum, none missing; each is resampled to its own length.
-        statistic: maps values [..., n], all strata side by side, to [...]; e.g. a median along the last axis.
-
-    The interval is unknown where every resample has the same statistic.
-    """
-    parts = [np.asarray(values, dtype=np.float64) for values in strata]
-    if not parts or any(values.ndim != 1 or not len(values) for values in parts):
-        raise ValueError(f"strata={[v.shape for v in parts]}: allowed are one or more arrays [n_s], n_s >= 1")
-    if any(np.isnan(values).any() for values in parts):
-        raise ValueError("strata hold NaN: leave missing values out")
-    check_resampling(resamples, confidence)
-    drawn = [statistic(values) for values in resamples_of(parts, resamples, np.random.default_rng(seed))]
-    low, high = percentiles(np.concatenate(drawn), confidence)
-    method = f"bootstrap over {n_unit}, percentile, {resamples} resamples"
-    if len(parts) > 1:
-        method += ", within strata"
-    pooled = np.concatenate(parts)
-    return _estimate(float(statistic(pooled)), low, high, len(pooled), n_unit, seeds, method, tolerance=0.0)
-
-
-def bootstrap_interval(
-    value: float,
-    draws: Floats,
-    *,
-    n: int,
-    method: str,
-    n_unit: str = "problems",
-    confidence: float = 0.95,
-    seeds: Sequence[int] = (),
-) -> Estimate:
-    """An Estimate from a statistic and its resamples [resamples]: percentiles, or unknown without spread."""
-    check_resampling(len(draws), confidence)
-    return _estimate(value, *percentiles(draws, confidence), n, n_unit, seeds, method)
-
-
-def _cluster_means(values: ArrayLike, clusters: ArrayLike) -> Floats:
+def cluster_means(values: ArrayLike, clusters: ArrayLike) -> Floats:
     values, clusters = np.asarray(values, dtype=np.float64), np.asarray(clusters)
     if values.shape != clusters.shape or values.ndim != 1:
         raise ValueError(
@@ -296,22 +173,4 @@ def _student(values: Floats, confidence: float, seeds: Sequence[int], n_unit: st
     half = 0.0
     if n > 1:
         half = stats.t.ppf((1 + confidence) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
-    return _estimate(mean, mean - half, mean + half, n, n_unit, seeds, method)
-
-
-def _estimate(
-    value: float,
-    low: float,
-    high: float,
-    n: int,
-    n_unit: str,
-    seeds: Sequence[int],
-    method: str,
-    tolerance: float = 1e-12,
-) -> Estimate:
-    """Ends closer than rounding come from data without spread, which does not tell the interval."""
-    known = high - low > tolerance * max(1.0, abs(value))
-    ends = (float(low), float(high)) if known else (None, None)
-    if not known:
-        method += "; unknown: " + (f"one of {n_unit}" if n == 1 else f"no spread among {n_unit}")
-    return Estimate(float(value), *ends, int(n), n_unit, tuple(int(s) for s in seeds), method)
+    return with_interval(mean, mean - half, mean + half, n, n_unit, seeds, method)

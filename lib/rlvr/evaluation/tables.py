@@ -14,8 +14,9 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from rlvr.evaluation.intervals import Estimate, clustered_mean, seed_interval
+from rlvr.evaluation.intervals import Estimate, seed_interval
 from rlvr.evaluation.metrics import avg_at_k, count_correct, pass_at_k, whole
+from rlvr.evaluation.proportions import proportion_mean
 from rlvr.evaluation.resampling import Floats
 from rlvr.evaluation.voting import Grouping, is_exact, label_answers, majority_at_k, same_string
 
@@ -79,7 +80,7 @@ def accuracy_table(
     ks: Sequence[int] | None = None,
     *,
     expected: int | None = None,
-    group: Grouping = same_string,
+    group: Grouping | None = None,
     confidence: float = 0.95,
     short: Short = "leave out",
 ) -> pd.DataFrame:
@@ -89,16 +90,17 @@ def accuracy_table(
         samples: see above. expected: as in :func:`coverage`.
         ks: of pass@k and maj@k; None: 2, 4, ... up to half the samples per problem of the benchmark with
             fewest, so that n >= 2k. maj@k needs ``extracted`` and is left out without that column.
-        group: which extracted answers are the same (:mod:`rlvr.evaluation.voting`). A response that did not
-            finish has no answer [choice].
+        group: which extracted answers are the same (:mod:`rlvr.evaluation.voting`); None:
+            :func:`rlvr.verifiers.equality.same_answers` where the grader is ``rlvr``, so that 0.5 and 1/2
+            vote together, equal strings elsewhere. A response that did not finish has no answer [choice].
         short: a problem with fewer than k decided samples of a seed has no pass@k there: it is left out of
             that number, whose ``method`` says so, or is an error.
 
     Returns:
         Index ``benchmark, model, grader``. ``avg@k`` (k in the column of that name) and ``pass@2``...,
-        ``maj@2``... with Student's t over problems, seeds and samples of a problem together; ``over seeds``:
-        avg@k with Student's t over seeds; and the columns of :func:`coverage`. A number without any problem
-        is an Estimate of NaN, not measured.
+        ``maj@2``... with the interval of :func:`rlvr.evaluation.proportion_mean` over problems, seeds and
+        samples of a problem together; ``over seeds``: avg@k with Student's t over seeds; and the columns of
+        :func:`coverage`. A number without any problem is an Estimate of NaN, not measured.
     """
     if short not in ("leave out", "raise"):
         raise ValueError(f"short={short!r}: allowed are leave out, raise")
@@ -109,10 +111,12 @@ def accuracy_table(
     ks = [whole("k", k) for k in ks]
     rows = {}
     for key, part in _parts(samples):
-        runs = [_matrices(run, group) for _, run in part.groupby("seed")]
+        same = _grouping(key[2]) if group is None else group
+        runs = [_matrices(run, same) for _, run in part.groupby("seed")]
         shared = {"confidence": confidence, "seeds": _seeds(part)}
         average = [avg_at_k(correct) for _, correct, _ in runs]
-        row = {"avg@k": _mean(runs, average, **shared), "over seeds": _over_seeds(average, **shared)}
+        decided = sum(int(count_correct(correct)[0].sum()) for _, correct, _ in runs)
+        row = {"avg@k": _mean(runs, average, decided, **shared), "over seeds": _over_seeds(average, **shared)}
         for k in ks:
             row[f"pass@{k}"] = _at_k(runs, k, None, short, key, **shared)
         for k in ks:
@@ -126,11 +130,12 @@ Run = tuple[np.ndarray, Floats, np.ndarray]  # problems, correct and answers [pr
 
 
 def _at_k(runs: list[Run], k: int, votes: str | None, short: Short, key: tuple, **shared) -> Estimate:
-    name, values, left_out, drawn = f"{'maj' if votes else 'pass'}@{k}", [], 0, 0
+    name, values, left_out, drawn, used = f"{'maj' if votes else 'pass'}@{k}", [], 0, 0, 0
     for ids, correct, answers in runs:
         n, c = count_correct(correct)
         enough = n >= k
         left_out += int((~enough).sum())
+        used += int(n[enough].sum())
         of_run = np.full(len(ids), np.nan)
         if enough.any() and votes:
             of_run[enough] = majority_at_k(correct[enough], answers[enough], k)
@@ -146,17 +151,16 @@ def _at_k(runs: list[Run], k: int, votes: str | None, short: Short, key: tuple, 
         notes.append(f"{left_out} of {total}, with fewer than {k} decided samples, left out")
     if drawn:
         notes.append(f"votes drawn at random for {drawn} problems")
-    return _mean(runs, values, *notes, **shared)
+    return _mean(runs, values, used // k, *notes, **shared)  # k samples make one trial [choice]
 
 
-def _mean(runs: list[Run], values: list[Floats], *notes: str, **shared) -> Estimate:
+def _mean(runs: list[Run], values: list[Floats], trials: int, *notes: str, **shared) -> Estimate:
     joined = np.concatenate(values)
     problems = np.concatenate([ids for ids, _, _ in runs])
     if np.isnan(joined).all():
-        return Estimate(
-            float("nan"), None, None, 0, "problems", shared["seeds"], "; ".join(notes) or "no sample"
-        )
-    found = clustered_mean(joined, problems, **shared)
+        method = "; ".join(["no decided sample", *notes])
+        return Estimate(float("nan"), None, None, 0, "problems", shared["seeds"], method)
+    found = proportion_mean(joined, problems, samples=trials, **shared)
     method = "; ".join([found.method, *notes])
     return replace(found, method=method)
 
@@ -166,8 +170,16 @@ def _over_seeds(average: list[Floats], confidence: float, seeds: tuple[int, ...]
         (float(np.nanmean(x)), s) for x, s in zip(average, seeds, strict=True) if not np.isnan(x).all()
     ]
     if not present:
-        return Estimate(float("nan"), None, None, 0, "seeds", seeds, "no sample")
+        return Estimate(float("nan"), None, None, 0, "seeds", seeds, "no decided sample")
     return seed_interval([v for v, _ in present], [s for _, s in present], confidence=confidence)
+
+
+def _grouping(grader: str) -> Grouping:
+    if grader != "rlvr":
+        return same_string
+    from rlvr.verifiers.equality import same_answers  # reads answers as verify_math does
+
+    return same_answers
 
 
 def _matrices(run: pd.DataFrame, group: Grouping) -> Run:

@@ -9,10 +9,11 @@ rollout policy mu); ``advantages`` [B] (one per response; always per row, also w
 ``response_mask`` [B, T], 0/1. Then, by keyword: the objective's own parameters; ``loss_agg_mode`` and
 the global counts of :func:`rlvr.losses.aggregation_scale`; ``reduction``: "loss" gives the scalar to
 minimise, "none" the per-token loss [B, T], 0 where masked; ``check=False`` skips the input checks.
-Everything is a constant but ``log_prob``; half precision is computed in float32, float64 stays.
+Everything is a constant but ``log_prob``; half precision is computed in float32, float64 stays. The gradient
+has the dtype of ``log_prob``: beyond float16's range it is infinite, which a gradient scaler looks for.
 
 Metrics are detached 0-d tensors: ``tokens`` is a count, a ``*_max`` a maximum, everything else a mean
-over the call's valid tokens (with none, as if every ratio were 1). :func:`merge_metrics` joins those of
+over the call's valid tokens (with none, 0 or what a ratio of 1 gives). :func:`merge_metrics` joins those of
 several micro-batches.
 Common to all: ``kl`` = E[-log rho] (the sampled KL(mu||pi), log rho bounded), ``ratio_mean``,
 ``ratio_max``, ``ratio_correction_strength`` = E|rho - 1|, ``correction_strength`` = E|w - 1|, w the

@@ -16,7 +16,7 @@ from rlvr.registry import Batch, Terms, register
 MtpGradient = Literal["stop", "full"]
 
 
-@register("token-mean", needs=("mtp_log_prob", "old_mtp_log_prob"))
+@register("token-mean", needs=("mtp_log_prob", "old_mtp_log_prob"), advantages="critic")
 def mpo(
     batch: Batch,
     *,

@@ -41,7 +41,7 @@ def _token(batch: Batch, clip_low: float, clip_high: float, dual_clip: float | N
     return clipped_terms(batch, batch.log_ratio, batch.advantages, clip_low, clip_high, dual_clip)
 
 
-@register("token-mean")
+@register("token-mean", advantages="critic")
 def ppo(
     batch: Batch, *, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = 3.0
 ) -> Terms:
@@ -60,7 +60,8 @@ def ppo(
         dual_clip: upper bound of the ratio where A < 0, 3 [public: verl]; None = off
     Detached: the advantage and the decision what is clipped; the gradient runs through the ratio.
     Metrics: clip_fraction, the share of tokens that lost their gradient to the clip or the dual clip.
-    Deviations: the dual clip is not in the PPO paper.
+    Deviations: the dual clip is not in the PPO paper. clip_high is PPO's own, 0.2: the 0.28 of the NFPO
+        paper's baselines is clip-higher (data/decisions.yaml).
     Sources: PPO (arXiv 1707.06347) Eq. 7; dual clip (arXiv 1912.09729) as in verl.
     """
     return _token(batch, clip_low, clip_high, dual_clip)
@@ -92,7 +93,7 @@ def grpo(
     return _token(batch, clip_low, clip_high, dual_clip)
 
 
-@register("seq-mean-token-sum-norm")
+@register("seq-mean-token-sum-norm", advantages="centred")
 def dr_grpo(
     batch: Batch, *, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = 3.0
 ) -> Terms:

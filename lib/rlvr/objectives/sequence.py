@@ -125,8 +125,9 @@ def masked_gspo(
             )
         if batch.check:
             check_binary("token_mask", torch.where(batch.valid, token_mask, torch.zeros_like(token_mask)))
+        token_mask = batch.valid & token_mask.bool()  # whatever stands where nothing is valid
     terms = _sequence(batch, clip_low, clip_high, ratio_bound, token_mask)[1]
-    marks = batch.mask if token_mask is None else as_float(batch.valid & token_mask.bool(), batch.mask.dtype)
+    marks = batch.mask if token_mask is None else as_float(token_mask, batch.mask.dtype)
     terms.metrics["marked_fraction"] = batch.share(marks)
     if token_mask is not None:
         value, slope, share = terms.loss

@@ -18,7 +18,6 @@ from rlvr.ratios import (
     Window,
     bounded_exp,
     check_trace_clip,
-    clip_trace,
     differentiates_trace,
     forward_trace,
     log_forward_trace,
@@ -62,7 +61,8 @@ def nfpo(
     Args:
         horizon: N, counts the current token: N = 1 is DPPO (up to DPPO's ratio cap), N >= T the full trace.
             4 at 1.7B, 8 at 8B [text: NFPO App. C]
-        trace_clip: (low, high) of the trace, [0.8, 1.4] [text: NFPO App. C]; None = off
+        trace_clip: (low, high) of the trace, [0.8, 1.4] [text: NFPO App. C]; None = off. The weight never
+            exceeds e^60
         ratio_clip: beta, clips each factor of the trace on both sides [official], 3 [text: NFPO App. C];
             None = off
         delta: of the region; None: 0.2 for "tv", 0.05 nats for "kl" [text: NFPO App. C]
@@ -104,6 +104,7 @@ def nfpo(
     weight = trace.mul_(rho)  # in place: memory that is at hand is faster than new
     if trace_clip is None or ratio_bound + math.log(trace_clip[1]) > _WEIGHT_BOUND:
         weight.clamp_(max=_WEIGHT_CAP)
+    weight = weight.to(rho.dtype)
 
     advantages = batch.advantages
     if region == "tv":
@@ -135,7 +136,8 @@ def _clipped_trace(
     trace_clip: tuple[float, float] | None,
     window: Window,
 ) -> tuple[Tensor, Metrics]:
-    """The constant trace [B, T], 1 where masked, and its metrics."""
+    """The constant trace [B, T], 1 where masked, and its metrics; in float64 if it may be far from 1, so
+    that a ratio may bring it back into range."""
     check_choice("window", window, ("valid", "positions"))
     if batch.full:
         window = "positions"  # without holes the same, and nobody looks for them
@@ -144,18 +146,19 @@ def _clipped_trace(
         batch.log_ratio, batch.valid, horizon, ratio_clip, window, dtype, True, batch.extent
     )
     batch.zero_masked_(log_trace)  # neutral in the metrics
+    factors = min(horizon, batch.valid.shape[1]) - 1
+    limit = math.log(torch.finfo(dtype).max) - 1e-3
+    if ratio_clip is None or factors * math.log(ratio_clip) > limit:
+        log_trace.clamp_(max=limit)
+    raw = log_trace.exp_()
     if trace_clip is None:
-        trace = clip_trace(log_trace, None, batch.log_ratio.dtype).clamp_(max=_WEIGHT_CAP)
-        clipped = batch.count.new_zeros(())
+        trace, clipped = raw, batch.count.new_zeros(())
     else:
-        factors = min(horizon, batch.valid.shape[1]) - 1
-        if ratio_clip is None or factors * math.log(ratio_clip) > EXP_LIMIT:
-            log_trace.clamp_(max=EXP_LIMIT)
-        raw = log_trace.exp_()
         trace = raw.clamp(*check_trace_clip(trace_clip))
         clipped = torch.ne(trace, raw, out=raw)
-        trace = trace.to(batch.log_ratio.dtype)
-    return trace, {"trace_clip_fraction": batch.share(clipped), "trace_mean": batch.mean(trace)}
+    shown = trace.clamp(max=_WEIGHT_CAP) if trace_clip is None or trace_clip[1] > _WEIGHT_CAP else trace
+    mean = batch.mean(shown.to(batch.log_ratio.dtype))
+    return trace, {"trace_clip_fraction": batch.share(clipped), "trace_mean": mean}
 
 
 NFPO_PRESETS: dict[str, dict[str, Any]] = {
@@ -174,7 +177,7 @@ NFPO_PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-@register("token-sum")
+@register("token-sum", advantages="centred")
 def exact_pg(
     batch: Batch, *, trace_gradient: TraceGradient = "stop", ratio_bound: float = _WEIGHT_BOUND
 ) -> Terms:

@@ -3,9 +3,9 @@
 The rules, each a choice:
 
 - **Numbers** are compared by value (:mod:`rlvr.verifiers.answers.numeric`). A decimal against a number
-  without a finite decimal expansion may be off by a share of :data:`DECIMAL_TOLERANCE` of it; two finite
-  decimals, and anything against an integer, may not. A gold answer in scientific notation (``3.83e35``), and
-  under ``kind="float"`` one with a decimal point, allows :data:`FLOAT_TOLERANCE` instead.
+  without a finite decimal expansion may be off by a share of 1e-9 of it; two finite decimals, and anything
+  against an integer, may not. A gold answer in scientific notation (``3.83e35``), and under ``kind="float"``
+  one with a decimal point, allows 1e-4 instead.
 - **Percent**: ``50%`` is 0.5. A gold answer with the sign may lose it (``50``); against a whole gold answer
   above 1 the sign counts as a unit, against any other it does not (``0.5%`` is not 0.5). Nothing else is ever
   multiplied by 100.
@@ -28,9 +28,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 
 from rlvr.verifiers.answers import labels, numeric, ranges, units
+from rlvr.verifiers.answers.plain import plain
 from rlvr.verifiers.answers.scalars import Rules, compare_scalars, equal
 from rlvr.verifiers.answers.tree import (
     SCALAR,
@@ -40,7 +40,6 @@ from rlvr.verifiers.answers.tree import (
     Interval,
     Matrix,
     Node,
-    Num,
     Quantity,
     Ratio,
     Relation,
@@ -49,16 +48,6 @@ from rlvr.verifiers.answers.tree import (
     Text,
     Union,
 )
-
-_EMPTY = frozenset(f"no {kind}solution{s}" for kind in ("", "real ", "such ") for s in ("", "s")) | {
-    "none",
-    "empty set",
-    "no real roots",
-}
-_NUMERALS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen twenty"
-).split()
 
 
 def compare(*, gold: Node, answer: Node, rules: Rules = Rules()) -> bool | None:  # noqa: B008
@@ -89,22 +78,6 @@ def compare(*, gold: Node, answer: Node, rules: Rules = Rules()) -> bool | None:
     if isinstance(gold, SCALAR) and isinstance(answer, SCALAR):
         return compare_scalars(gold, answer, rules)
     return False
-
-
-def plain(node: Node) -> Node:
-    """Degrees as an operation, \\pm as a list of two, a list of one as its element."""
-    if isinstance(node, Quantity) and units.canonical(node.unit) == "deg" and isinstance(node.value, SCALAR):
-        return plain(Call("degree", (node.value,)))
-    if isinstance(node, Seq) and len(node.items) == 1 and not isinstance(node.items[0], Dots):
-        return plain(node.items[0])
-    if isinstance(node, Text):
-        if node.words in _EMPTY:
-            return Seq("set", ())
-        return Num(Fraction(_NUMERALS.index(node.words))) if node.words in _NUMERALS else node
-    if isinstance(node, SCALAR):
-        both = labels.signs(node)
-        return node if both is None else Seq("list", both)
-    return node
 
 
 # numbers

@@ -11,8 +11,9 @@ commitment; a remainder only if there is no statement.**
    Boxes joined by nothing but a comma, ``and`` or ``or`` are one list; the same box twice is one.
 3. *Statements*: ``#### ..`` on a line of its own; ``the answer is ..``; ``answer: ..`` in the middle of a
    line.
-4. *Remainder* (``fallback=True``): the whole response if it is short, else the last formula or number in it,
-   be it in ``$..$``, ``\\(..\\)``, ``\\[..\\]`` or plain. That a bare formula counts is a choice;
+4. *Remainder*: a short response that is nothing but an expression (``0.5``, ``$x = 5$``, ``10 cm``) is its
+   own answer. Of anything else the whole if it is short, else the last formula or number in it, be it in
+   ``$..$``, ``\\(..\\)``, ``\\[..\\]`` or plain. That a formula in prose counts unmarked is a choice;
    ``fallback=False`` turns it off.
 
 Within what was found, the whole is read first (``\\text{ellipse}``, ``x = 5``, ``10 cm``); if that is not a
@@ -29,6 +30,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from rlvr.verifiers.answers.readings import is_expression
 from rlvr.verifiers.formulas import clean, first_formula, is_prose, last_formula
 
 MAX_ANSWER = 4_000  # characters of an answer that are read at all
@@ -85,10 +87,12 @@ def extract(response: str, *, fallback: bool = True) -> Found | None:
     if statements:
         _, content, rule = max(statements, key=lambda x: x[0])
         return _found(content, rule)
-    if not fallback or not text.strip():
-        return None
     whole = text.strip()
-    candidates = [clean(whole)] if len(whole) <= _SHORT else []
+    candidates = [clean(whole)] if 0 < len(whole) <= _SHORT else []
+    if candidates and is_expression(candidates[0]):
+        return Found(tuple(candidates), "bare")
+    if not fallback or not whole:
+        return None
     last = last_formula(whole) if not candidates or is_prose(whole) else None
     if last is not None:
         candidates.append(clean(last))

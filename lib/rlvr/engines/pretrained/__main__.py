@@ -22,10 +22,13 @@ def main(argv: list[str] | None = None) -> int:
     if args.action == "sample" and args.out is None:
         parser.error("sample needs --out")
 
-    from rlvr.engines.pretrained import estimate, load, load_problems, load_settings, sample
+    from rlvr.engines.pretrained import estimate, load, sample
+    from rlvr.evaluation.files import load_problems, load_settings
 
     try:
         settings = load_settings(args.file)
+        if settings.engine != "transformers":
+            raise ValueError(f"engine={settings.engine!r} of {args.file}: allowed here is 'transformers'")
         problems, loaded = load_problems(settings), load(settings.model, name=settings.name)
         config, threads = settings.sampling_config, settings.threads
         print(estimate(loaded, problems, config, args.out, threads=threads), flush=True)

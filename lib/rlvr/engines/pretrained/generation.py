@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rlvr.engines.vllm.config import SamplingConfig
+from rlvr.engines.config import SamplingConfig
 from rlvr.engines.vllm.prompts import Request
 
 HEAD = 256  # most likely tokens that are sorted first; the whole vocabulary only if they do not reach top_p

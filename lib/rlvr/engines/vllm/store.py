@@ -32,17 +32,24 @@ _DTYPES = {
 class Store:
     """The folder of one run.
 
+    ``disposable``: a run with other settings in it is removed, not refused; for folders of scratch.
+
     Raises:
         ValueError: the folder holds a run with another model, configuration, set of prompts or version of
             vLLM (says what differs), or something that is no run.
     """
 
-    def __init__(self, folder: str | Path, run: dict[str, Any], chunks: list[list[Request]]):
+    def __init__(
+        self, folder: str | Path, run: dict[str, Any], chunks: list[list[Request]], disposable: bool = False
+    ):
         self.folder, self.chunks = Path(folder), chunks
         record = self.folder / "run.json"
         if record.is_file():
             differ = differences(read_json(record), run)
-            if differ:
+            if differ and disposable:
+                shutil.rmtree(self.folder)
+                write_json(record, run)
+            elif differ:
                 raise ValueError(
                     f"out={str(folder)!r} holds another run and is not continued; what differs:\n  "
                     + "\n  ".join(differ)

@@ -78,7 +78,7 @@ class Benchmark(_Entry):
     title: str
     role: Literal["train", "evaluation"]
     kind: Literal["math", "program"]
-    answer_type: Literal["integer", "number", "expression"] | None = None
+    answer_type: Literal["integer", "number", "float", "expression"] | None = None  # float: measured values
     form: Literal[FORMS]  # type: ignore[valid-type]
     count: Positive
     id: str  # template of an id over our fields, and ``index``

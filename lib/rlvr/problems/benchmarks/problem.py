@@ -18,7 +18,7 @@ class BenchmarkProblem:
     answer: str = ""  # the gold answer; "" for programs, which have tests
     answers: tuple[str, ...] = ()  # every accepted answer, where a benchmark publishes several
     kind: str = "math"  # math | function (a named function is called) | stdin (a whole program is run)
-    answer_type: str = ""  # of the gold: integer, expression, number, tuple, interval, list
+    answer_type: str = ""  # of the gold: integer, expression, number, float (measured), list, tuple, ..
     level: int | str | None = None  # 1..5 (MATH); easy, medium, hard (LiveCodeBench)
     subject: str | None = None
     tests: dict[str, Any] | None = None  # programs: see `program_record`
@@ -32,4 +32,4 @@ class BenchmarkProblem:
     @property
     def grading(self) -> str:
         """The ``kind`` of :func:`rlvr.verifiers.math.verify_math` for this problem."""
-        return self.answer_type if self.answer_type in ("integer", "list") else "auto"
+        return self.answer_type if self.answer_type in ("integer", "float", "list") else "auto"

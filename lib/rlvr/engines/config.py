@@ -1,9 +1,10 @@
-"""What is sampled and how; wrong values are refused here, before vLLM or a model is loaded."""
+"""What is sampled and how, for every engine; wrong values are refused here, before a model is loaded."""
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -36,18 +37,20 @@ class SamplingConfig:
         prompt_style: wording around a benchmark's problem (:func:`rlvr.problems.benchmarks.prompt_for`);
             None is the benchmark's own. Other prompts are taken as they are.
 
-    Engine:
+    Batches (all but the local engine, which computes every response of a policy at once):
+        max_model_len: limit of prompt and response together; None: the longest prompt + ``max_tokens``.
+        chunk_size: requests per part. A part is one batch and is written as a whole: what a kill costs is at
+            most one part, and the end of each part, when few responses still run, leaves the engine idle.
+
+    vLLM alone:
         dtype: auto (the checkpoint's), float32, bfloat16, float16.
         tensor_parallel_size: accelerators that share one model.
         data_parallel_size: copies of it on this node, as vLLM's own data parallelism.
         gpu_memory_utilization: share of the memory that vLLM may take, in (0, 1].
         kv_cache_gib: size of the key-value cache; None: what is left of that share.
-        max_model_len: limit of prompt and response together; None: the longest prompt + ``max_tokens``.
         max_num_seqs: requests computed at once; None: vLLM's own.
         enforce_eager: no compilation, no CUDA graphs.
         batch_invariant: vLLM's kernels whose results do not depend on the batch (not on CPU).
-        chunk_size: requests per part. A part is one batch and is written as a whole: what a kill costs is at
-            most one part, and the end of each part, when few responses still run, leaves the engine idle.
 
     Raises:
         ValueError: names the field, the value and what is allowed.
@@ -113,9 +116,11 @@ class SamplingConfig:
         known = {f.name for f in fields(cls)}
         for name in values:
             if name not in known:
-                from rlvr.registry import suggest
-
-                raise ValueError(f"SamplingConfig has no field {suggest(name, known)}")
+                near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise ValueError(
+                    f"SamplingConfig has no field {name!r}: {hint}allowed are {', '.join(sorted(known))}"
+                )
         if "max_tokens" not in values:
             raise ValueError("max_tokens is missing: allowed are whole numbers >= 1")
         return cls(**values)
@@ -124,6 +129,16 @@ class SamplingConfig:
         """JSON-able; :meth:`from_dict` reads it."""
         values = asdict(self) | {"chat_template_kwargs": dict(self.chat_template_kwargs)}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+
+    def refuse_others(self, used: Collection[str], engine: str) -> None:
+        """ValueError if a field that ``engine`` does not use is not at its default."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            default = {} if one.name == "chat_template_kwargs" else one.default
+            if one.name not in used and value != default:
+                raise ValueError(
+                    f"{one.name}={value!r}: engine {engine} has no such setting; allowed is {default!r}"
+                )
 
 
 _Rule = tuple[Callable[[Any], bool], str]

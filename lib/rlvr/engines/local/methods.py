@@ -1,0 +1,62 @@
+"""What the method behind an objective's name asks of its trainer: the aggregation and the advantages.
+
+An objective is a loss per token. Which method it trains also depends on how tokens become one number and
+on what the advantages are. Where the method says so, it holds for every recipe that names the objective;
+where the papers leave it open, all arms share ``train.loss_agg_mode`` and ``train.advantage_std``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlvr import objectives
+from rlvr.config import Recipe, Train
+from rlvr.registry import Objective, suggest
+
+#: Aggregation is shared by all arms: the NFPO paper states none for itself and its baselines (a listed
+#: decision), and GRPO is run with either mean.
+SHARED_AGGREGATION = frozenset({"grpo", "dppo_tv", "dppo_kl", "icepop", "nfpo", "uncorrected"})
+
+
+def method_settings(objective: Objective) -> dict[str, Any]:
+    """Settings of ``train`` that the method itself decides."""
+    settings = {}
+    if objective.name not in SHARED_AGGREGATION:
+        settings["loss_agg_mode"] = objective.loss_agg_mode
+    if objective.advantages == "centred":
+        settings["advantage_std"] = "none"
+    return settings
+
+
+def resolve(train: Train, recipe: Recipe) -> tuple[Train, dict[str, Any]]:
+    """(the shared settings as this recipe trains with them, the objective's own parameters).
+
+    A recipe may name ``loss_agg_mode`` and ``advantage_std`` itself; that wins over the method's, and the
+    method's over ``train``. The L of ``seq-mean-token-sum-norm`` is always ``max_new_tokens``: a constant,
+    not the width of the minibatch.
+
+    Raises:
+        ValueError: an objective that the local engine cannot train, or a setting that is not allowed.
+    """
+    objective, parameters = objectives.get(recipe.objective), recipe.parameters
+    if objective.needs:
+        raise ValueError(
+            f"objective={objective.name!r} needs {', '.join(objective.needs)}, which the local engine does "
+            "not make; without them it would be another objective"
+        )
+    if objective.advantages == "critic":
+        raise ValueError(
+            f"objective={objective.name!r} needs a critic's advantages, which the local engine does not "
+            "make; with group relative ones it is 'grpo' (clip_high sets its clip)"
+        )
+    settings = method_settings(objective)
+    settings |= {
+        name: parameters.pop(name) for name in ("loss_agg_mode", "advantage_std") if name in parameters
+    }
+    for name in parameters:
+        if name not in objective.parameters:
+            allowed = (*objective.parameters, "loss_agg_mode", "advantage_std")
+            raise ValueError(f"{objective.name} has no parameter {suggest(name, allowed)}")
+    if all(getattr(train, name) == value for name, value in settings.items()):
+        return train, parameters
+    return Train.model_validate(train.model_dump() | settings), parameters

@@ -1,0 +1,128 @@
+"""Verdicts for samples, each by the verifier that fits the kind of its problem.
+
+| problem | verifier | column ``grader`` | ``extracted`` |
+| --- | --- | --- | --- |
+| generated (``integer``) | :func:`rlvr.verifiers.integer.verify_integer` | ``integer`` | the last number |
+| ``math`` | :func:`rlvr.verifiers.math.verify_math` | ``rlvr`` | the answer |
+| ``function``, ``stdin`` | :func:`rlvr.verifiers.programs.verify_program` | ``program`` | the program |
+
+Verifiers are imported when a problem needs them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from rlvr.notebook import report
+from rlvr.verifiers.base import Verdict
+
+GRADER_OF = {"integer": "integer", "math": "rlvr", "function": "program", "stdin": "program"}
+NOT_ISOLATED = "not_isolated"  # reason of every program where programs cannot be isolated
+
+
+def grade(samples: pd.DataFrame, problems: Sequence[Any], *, workers: int = 2) -> pd.DataFrame:
+    """``samples`` with ``correct``, ``extracted``, ``reason`` and ``grader`` filled in.
+
+    Args:
+        samples: ``problem``, ``text``, ``finished``, from any engine.
+        problems: with ``id`` and ``kind``, and what their verifier reads.
+        workers: processes.
+
+    Returns:
+        A new frame. ``attrs["notes"]`` are lines for the reader: why programs were not judged.
+
+    Raises:
+        ValueError: a sample of a problem that is not there, or a kind of problem without verifier.
+    """
+    by_id = {p.id: p for p in problems}
+    if unknown := sorted(set(samples["problem"]) - set(by_id)):
+        raise ValueError(
+            f"samples hold {len(unknown)} problems that are not given, among them {unknown[0]!r}"
+        )
+    if odd := sorted({str(p.kind) for p in problems} - set(GRADER_OF)):
+        raise ValueError(f"kind={odd[0]!r}: allowed are problems of kind {', '.join(GRADER_OF)}")
+    asked = [by_id[name] for name in samples["problem"]]
+    graders = [GRADER_OF[p.kind] for p in asked]
+    texts, finished = samples["text"].tolist(), samples["finished"].astype(bool).tolist()
+    verdicts: list[Any] = [None] * len(asked)
+    notes: list[str] = []
+    for grader, verify in _VERIFIERS.items():
+        rows = [i for i, name in enumerate(graders) if name == grader]
+        if not rows:
+            continue
+        found, said = verify(
+            [texts[i] for i in rows], [asked[i] for i in rows], [finished[i] for i in rows], workers
+        )
+        notes += said
+        for index, verdict in zip(rows, found, strict=True):
+            verdicts[index] = verdict
+    graded = samples.assign(
+        correct=pd.array([v.correct for v in verdicts], dtype="boolean"),
+        extracted=pd.array(
+            [None if v.extracted is None else str(v.extracted) for v in verdicts], dtype="string"
+        ),
+        reason=pd.array([v.reason for v in verdicts], dtype="string"),
+        grader=pd.array(graders, dtype="string"),
+    )
+    graded.attrs["notes"] = notes
+    return graded
+
+
+Graded = tuple[list[Verdict], list[str]]
+
+
+def _integers(texts: list[str], problems: list[Any], finished: list[bool], workers: int) -> Graded:
+    from rlvr.verifiers.integer import verify_integer
+
+    pairs = zip(texts, problems, finished, strict=True)
+    return [verify_integer(text, problem.answer, done) for text, problem, done in pairs], []
+
+
+def _mathematics(texts: list[str], problems: list[Any], finished: list[bool], workers: int) -> Graded:
+    from rlvr.verifiers.math import verify_math_batch
+
+    golds, kinds = [p.golds for p in problems], [p.grading for p in problems]
+    return verify_math_batch(texts, golds, kind=kinds, finished=finished, workers=workers), []
+
+
+def _programs(texts: list[str], problems: list[Any], finished: list[bool], workers: int) -> Graded:
+    """Isolated as the programs' module decides; where that cannot be had nothing runs, and nothing is judged
+    wrong for it."""
+    from rlvr.verifiers.programs import IsolationError, ProgramPool
+
+    items = list(zip(texts, problems, strict=True))
+    results: list[Any] = [None] * len(items)
+    try:
+        with ProgramPool(workers) as pool:
+            for done in (True, False):  # what was cut off is wrong without being run
+                rows = [i for i, whole in enumerate(finished) if whole is done]
+                found = pool.verify_many(
+                    [items[i] for i in rows],
+                    lambda number, total: report(number, total, "programs"),
+                    finished=done,
+                )
+                for index, result in zip(rows, found, strict=True):
+                    results[index] = result
+    except IsolationError as error:
+        note = (
+            f"{len(items)} programs were not run and have no verdict: {error} The samples are complete: they "
+            "can be graded where programs can be isolated, with rlvr.evaluation.grading.grade."
+        )
+        return [Verdict(None, None, NOT_ISOLATED)] * len(items), [note]
+    undecided = Counter((r.reason, r.first_failure) for r in results if r.correct is None)
+    notes = [
+        f"{count} programs have no verdict ({reason}{f': {detail}' if detail else ''})."
+        for (reason, detail), count in undecided.most_common(3)
+    ]
+    return [result.verdict() for result in results], notes
+
+
+_VERIFIERS: dict[str, Callable[[list[str], list[Any], list[bool], int], Graded]] = {
+    "integer": _integers,
+    "rlvr": _mathematics,
+    "program": _programs,
+}
