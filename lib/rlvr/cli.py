@@ -1,10 +1,12 @@
-"""The command `rlvr`: `rlvr data list | fetch | check`. Also `python -m rlvr.cli`."""
+"""The command `rlvr`: `rlvr data` for benchmarks, `rlvr job` for verl jobs. Also `python -m rlvr.cli`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+
+from rlvr.engines.jobs.commands import add_to as add_jobs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     action.add_argument("--data-dir", metavar="DIR", help="look here only")
     action.add_argument("--no-golds", action="store_true", help="do not grade the golds (the slow part)")
     action.set_defaults(run=_check)
+
+    add_jobs(commands)
     return parser
 
 

@@ -1,0 +1,190 @@
+"""An experiment as the settings of a verl job, and as one command that can be pasted into a shell."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from rlvr import objectives
+from rlvr.engines.jobs.experiments import Experiment, leaves
+
+ENTRY = ("python", "-m", "verl.trainer.main_ppo")
+ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
+#: As ``SETTINGS`` and ``TARGET`` of ``rlvr.engines.verl``'s reward and check, which need verl to be read.
+REWARD = {
+    "reward.custom_reward_function.path": "pkg://rlvr.engines.verl.reward",
+    "reward.custom_reward_function.name": "compute_score",
+    "reward.reward_manager.source": "importlib",
+    "reward.reward_manager.name": "RewardManager",
+    "reward.reward_manager.module.path": "pkg://rlvr.engines.verl.reward_manager",
+}
+TARGET = "rlvr.engines.verl.PolicyLossConfig"
+#: Values of an experiment that are one setting of verl each.
+KEYS = {
+    "data.max_prompt_length": "data.max_prompt_length",
+    "data.max_response_length": "data.max_response_length",
+    "rollout.prompts_per_step": "data.train_batch_size",
+    "rollout.responses_per_prompt": f"{ROLLOUT}.n",
+    "rollout.temperature": f"{ROLLOUT}.temperature",
+    "rollout.top_p": f"{ROLLOUT}.top_p",
+    "rollout.tensor_parallel": f"{ROLLOUT}.tensor_model_parallel_size",
+    "rollout.gpu_memory_utilization": f"{ROLLOUT}.gpu_memory_utilization",
+    "rollout.max_num_seqs": f"{ROLLOUT}.max_num_seqs",
+    "update.steps": "trainer.total_training_steps",
+    "update.epochs": f"{ACTOR}.ppo_epochs",
+    "update.lr": f"{ACTOR}.optim.lr",
+    "update.schedule": f"{ACTOR}.optim.lr_scheduler_type",
+    "update.warmup_ratio": f"{ACTOR}.optim.lr_warmup_steps_ratio",
+    "update.min_lr_ratio": f"{ACTOR}.optim.min_lr_ratio",
+    "update.betas": f"{ACTOR}.optim.betas",
+    "update.weight_decay": f"{ACTOR}.optim.weight_decay",
+    "update.grad_clip": f"{ACTOR}.grad_clip",
+    "update.loss_agg_mode": f"{ACTOR}.loss_agg_mode",
+    "update.entropy_coef": f"{ACTOR}.entropy_coeff",
+    "update.tokens_per_gpu": f"{ACTOR}.ppo_max_token_len_per_gpu",
+    "update.sequence_parallel": f"{ACTOR}.ulysses_sequence_parallel_size",
+    "validation.every": "trainer.test_freq",
+    "validation.samples": f"{ROLLOUT}.val_kwargs.n",
+    "validation.temperature": f"{ROLLOUT}.val_kwargs.temperature",
+    "validation.before_train": "trainer.val_before_train",
+    "checkpoints.every": "trainer.save_freq",
+    "checkpoints.keep": "trainer.max_actor_ckpt_to_keep",
+    "hardware.gpus_per_node": "trainer.n_gpus_per_node",
+    "hardware.nodes": "trainer.nnodes",
+}
+
+
+def job_name(experiment: Experiment, seed: int) -> str:
+    return f"{experiment.name}-s{seed}"
+
+
+def folder(experiment: Experiment, seed: int, root: str = "runs") -> PurePosixPath:
+    """Where the job keeps its data, checkpoints and metrics; the cluster sees it under this path."""
+    return PurePosixPath(root) / experiment.scale / "jobs" / job_name(experiment, seed)
+
+
+def data_files(experiment: Experiment, root: str = "runs") -> tuple[str, list[str]]:
+    """(training file, one validation file per benchmark), which all seeds of an experiment share."""
+    base = PurePosixPath(root) / experiment.scale / "data"
+    data = experiment.data
+    parts = [data.train]
+    parts += ["l" + "".join(map(str, data.levels))] if data.levels else []
+    parts += [data.split] if data.split else []
+    parts += ["without-" + "-".join(data.exclude)] if data.exclude else []
+    parts += [data.prompt_style] if data.prompt_style else []
+    style = f"-{data.prompt_style}" if data.prompt_style else ""
+    return (
+        str(base / f"train-{'-'.join(parts)}.parquet"),
+        [str(base / f"validate-{name}{style}.parquet") for name in experiment.validation.benchmarks],
+    )
+
+
+def overrides(
+    experiment: Experiment,
+    seed: int,
+    root: str = "runs",
+    model_path: str | None = None,
+    extra: Sequence[str] = (),
+) -> list[str]:
+    """The words of verl's command line, in Hydra's grammar.
+
+    Args:
+        seed: one of any value; the experiment's own are ``experiment.seeds``.
+        root: folder for data, checkpoints and metrics, as the cluster sees it. A relative one is relative
+            to the folder in which the job starts.
+        model_path: a folder in place of the model's name on the hub.
+        extra: overrides of the caller. Of several for one name the last wins.
+
+    Raises:
+        ValueError: the experiment ``needs`` what verl cannot give, or ``extra`` holds no override.
+    """
+    if experiment.needs:
+        raise ValueError(f"{experiment.name} cannot be run by verl yet; it needs {experiment.needs}")
+    update, objective = experiment.update, objectives.get(experiment.objective)
+    train, validation = data_files(experiment, root)
+    where = folder(experiment, seed, root)
+    critic = objective.advantages == "critic"
+    values: dict[str, Any] = {
+        "algorithm.adv_estimator": "gae" if critic else "grpo",
+        "algorithm.norm_adv_by_std_in_grpo": update.divide_by_std,
+        "algorithm.rollout_correction.bypass_mode": not update.recompute,
+        "algorithm.use_kl_in_reward": False,
+        "data.train_files": train,
+        "data.val_files": validation,
+        "data.filter_overlong_prompts": True,
+        "data.truncation": "error",
+        "data.seed": seed,
+        f"{MODEL}.path": model_path or experiment.model,
+        **_loss(experiment),
+        f"{ACTOR}.ppo_mini_batch_size": update.minibatch_responses // experiment.rollout.responses_per_prompt,
+        f"{ACTOR}.use_dynamic_bsz": True,
+        f"{ACTOR}.use_kl_loss": update.kl_coef > 0,
+        f"{ACTOR}.data_loader_seed": seed,
+        f"{ACTOR}.fsdp_config.seed": seed,
+        f"{ACTOR}.fsdp_config.param_offload": update.offload,
+        f"{ACTOR}.fsdp_config.optimizer_offload": update.offload,
+        f"{ROLLOUT}.name": "vllm",
+        f"{ROLLOUT}.seed": seed,
+        f"{ROLLOUT}.calculate_log_probs": True,
+        f"{ROLLOUT}.val_kwargs.do_sample": experiment.validation.temperature > 0,
+        **REWARD,
+        "trainer.project_name": f"rlvr-{experiment.scale}",
+        "trainer.experiment_name": job_name(experiment, seed),
+        "trainer.default_local_dir": str(where / "checkpoints"),
+        "trainer.resume_mode": "auto",
+        "trainer.logger": ["console", "file"],
+        "trainer.total_epochs": update.steps,  # an epoch has a step at least: the steps are the limit
+    }
+    plain = dict(leaves(experiment.model_dump()))
+    values |= {name: plain[key] for key, name in KEYS.items()}
+    if update.kl_coef > 0:
+        values[f"{ACTOR}.kl_loss_coef"] = update.kl_coef
+    if update.loss_agg_mode == "seq-mean-token-sum-norm":
+        values[f"{ACTOR}.loss_scale_factor"] = experiment.data.max_response_length
+    if experiment.objective == "dapo":  # its dynamic sampling
+        values |= {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": "acc"}
+    if critic:
+        values |= {
+            "critic.model.path": values[f"{MODEL}.path"],
+            "critic.ppo_max_token_len_per_gpu": 2 * update.tokens_per_gpu,  # no logits: verl's proportion
+            "critic.fsdp.param_offload": update.offload,
+            "critic.fsdp.optimizer_offload": update.offload,
+            "trainer.max_critic_ckpt_to_keep": experiment.checkpoints.keep,
+        }
+    for word in extra:
+        if "=" not in word.lstrip("+~") or word.startswith("-"):
+            raise ValueError(f"override={word!r}: allowed are settings of verl, NAME=VALUE")
+    return [*(f"{name}={hydra_value(value)}" for name, value in values.items()), *extra]
+
+
+def _loss(experiment: Experiment) -> dict[str, Any]:
+    name = f"{ACTOR}.policy_loss"
+    return {
+        f"{name}._target_": TARGET,
+        f"{name}.loss_mode": f"rlvr.{experiment.objective}",  # verl has losses of its own by some bare names
+        **{f"+{name}.{key}": value for key, value in experiment.parameters.items()},
+    }
+
+
+def hydra_value(value: Any) -> str:
+    """A value in Hydra's grammar."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool | int | float):
+        return str(value)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{hydra_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(hydra_value, value)) + "]"
+    text = str(value)
+    plain = text and not text[0].isdigit() and all(c.isalnum() or c in "/_-.:@" for c in text)
+    return text if plain and ":" not in text.replace("://", "") else json.dumps(text, ensure_ascii=False)
+
+
+def shell_command(words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """One command for a shell, a setting per line."""
+    before = [f"{name}={shlex.quote(value)}" for name, value in (environment or {}).items()]
+    return " \\\n    ".join([" ".join([*before, *ENTRY]), *map(shlex.quote, words)])

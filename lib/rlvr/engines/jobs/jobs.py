@@ -1,0 +1,278 @@
+"""A job from its submission to its last step: attach, resume, and the verdict whether it is done."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlvr.engines.jobs import client as ray_client
+from rlvr.engines.jobs.client import ENDED, LOST, Client
+from rlvr.engines.jobs.command import folder, job_name, overrides
+from rlvr.engines.jobs.experiments import Experiment, GPUHours
+from rlvr.engines.jobs.faults import RESUME, explain
+from rlvr.engines.jobs.plan import plan, refusals
+from rlvr.engines.jobs.progress import Progress
+from rlvr.engines.jobs.redaction import SECRET_NAME, check_no_secret, redact
+from rlvr.engines.jobs.start import FREE
+from rlvr.engines.jobs.state import JobState
+
+START = ("python", "-m", "rlvr.engines.jobs.start")
+KEPT_LINES = 20_000  # of the log, to find out why a job died
+
+
+class JobFailed(RuntimeError):
+    """The job ended before its last step; the text says why and what to do."""
+
+
+@dataclass
+class Job:
+    """One experiment with one seed, here and on the cluster.
+
+    Args:
+        root: folder for data, checkpoints and metrics; absolute, the same path here and on the cluster.
+        extra: overrides for verl.
+        environment: variables for the job; of secrets only their names belong into a command, so they are
+            refused, and have to be set where Ray is started.
+        say: prints a line.
+    """
+
+    experiment: Experiment
+    seed: int
+    root: Path
+    model_path: str | None = None
+    extra: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    say: Callable[[str], None] = print
+
+    def __post_init__(self) -> None:
+        words = overrides(self.experiment, self.seed, str(self.root), self.model_path, self.extra)
+        self.folder = Path(folder(self.experiment, self.seed, str(self.root)))
+        self.words = [*words, f"hydra.run.dir={self.folder}/hydra"]
+        check_no_secret(self.words)
+        for name, value in self.environment.items():
+            if SECRET_NAME.search(name) or redact(value, {}) != value:
+                raise ValueError(
+                    f"environment: {name} is a secret, and Ray shows a job's variables to everyone: set it "
+                    "where Ray is started on each node; jobs inherit it"
+                )
+        self.state = JobState.load(
+            self.folder.with_name(f"{job_name(self.experiment, self.seed)}.json"),
+            job=job_name(self.experiment, self.seed),
+            experiment=self.experiment.name,
+            scale=self.experiment.scale,
+            seed=self.seed,
+            steps=self.experiment.update.steps,
+            checkpoints=str(self.folder / "checkpoints"),
+            command=[*START, *self.words],
+        )
+
+    # --- commands ------------------------------------------------------------------------------------------
+
+    def submit(self, connect: Callable[[], Client], limit: GPUHours, **follow: object) -> None:
+        """Start the job, or attach to it, or go on from its last checkpoint; returns when it is done.
+
+        Raises:
+            ValueError: nothing was launched, and why. NoRay, ConnectionLost, JobFailed: as they say.
+        """
+        if self.state.done:
+            self.say(f"done: step {self.state.reached} of {self.state.values['steps']}, {self._where()}")
+            return
+        if self.state.reached > self.state.values["steps"]:
+            raise ValueError(
+                f"the checkpoint in {self.state.values['checkpoints']} is of step {self.state.reached}, "
+                f"beyond the {self.state.values['steps']} requested: it is of other settings; move it "
+                "away, or raise update.steps"
+            )
+        if refused := refusals([plan(self.experiment)], GPUHours(experiment=limit.experiment, total=1e12)):
+            raise ValueError("nothing was launched: " + "; ".join(refused))
+        self._check_files()
+        if not (expected := plan(self.experiment)).fits:
+            gigabytes = max(expected.memory) / 1e9
+            self.say(
+                f"warning: the plan expects {gigabytes:.0f} GB on each {expected.card}; it may run out of "
+                "memory"
+            )
+        client = connect()
+        attempt = self._living(client) or self._launch(client)
+        self._watch(client, attempt["id"], **follow)
+
+    def logs(self, connect: Callable[[], Client], raw: bool = False, **follow: object) -> None:
+        """Attach to the last attempt, from the beginning of its log."""
+        self._watch(connect(), self._last()["id"], raw=raw, **follow)
+
+    def stop(self, connect: Callable[[], Client]) -> None:
+        client, name = connect(), self._last()["id"]
+        status = ray_client.status_of(client, name)
+        if status is None or status in ENDED:
+            self.say(f"{name} does not run ({status or 'not known to this cluster'}); {self._where()}")
+            return
+        client.stop_job(name)
+        self.say(f"{name} is asked to stop; {RESUME}; {self._where()}")
+
+    def status(self, connect: Callable[[], Client]) -> None:
+        state = self.state
+        if state.last is None:
+            self.say(f"{state.values['job']}: not submitted")
+            return
+        try:
+            status = ray_client.status_of(connect(), state.last["id"]) or "not known to this cluster"
+        except (ray_client.NoRay, *LOST) as error:
+            status = f"unknown: {error}"
+        steps, reached, logged = state.values["steps"], state.reached, state.logged
+        verdict = "done" if state.done else "not done"
+        self.say(
+            f"{state.values['job']}: {verdict}; last checkpoint {reached} of {steps}, last metrics {logged}"
+        )
+        self.say(
+            f"  attempt {len(state.attempts)}, {state.last['id']}, from step {state.last['from_step']}: "
+            f"{status}"
+        )
+        self.say(f"  {self._where()}")
+
+    # --- steps ---------------------------------------------------------------------------------------------
+
+    def _living(self, client: Client) -> dict | None:
+        """The last attempt, if it still runs; one that was written down but never arrived is sent again."""
+        last = self.state.last
+        if last is None:
+            return None
+        status = ray_client.status_of(client, last["id"])
+        if status in ("PENDING", "RUNNING"):
+            self.say(f"attached to {last['id']}, which was submitted before")
+            return last
+        if status is None and not last.get("accepted"):
+            return self._send(client, last)
+        return None
+
+    def _launch(self, client: Client) -> dict:
+        attempt = self.state.new_attempt(str(self.folder))
+        if attempt["from_step"]:
+            self.say(f"goes on from the checkpoint of step {attempt['from_step']}")
+        return self._send(client, attempt)
+
+    def _send(self, client: Client, attempt: dict) -> dict:
+        variables = {
+            "VERL_FILE_LOGGER_PATH": attempt["metrics"],
+            "HYDRA_FULL_ERROR": "1",
+            "PYTHONUNBUFFERED": "1",
+            FREE: f"{plan(self.experiment).disk / 1e9:.0f}",
+            **self.environment,
+        }
+        try:
+            client.submit_job(
+                entrypoint=shlex.join([*START, *self.words]),
+                submission_id=attempt["id"],
+                runtime_env={"env_vars": variables},
+                metadata={"experiment": self.experiment.name, "seed": str(self.seed)},
+            )
+        except LOST as error:
+            if ray_client.status_of(client, attempt["id"]) is None:
+                raise JobFailed(
+                    f"Ray did not take the job: {redact(str(error))[:300]}\n  do: submit again once that "
+                    f"is mended; {RESUME}"
+                ) from error
+        attempt["accepted"] = True
+        self.state.save()
+        self.say(f"submitted {attempt['id']}")
+        return attempt
+
+    def _watch(self, client: Client, name: str, raw: bool = False, **options) -> None:
+        progress = Progress(self.state.values["steps"])
+        lines: deque[str] = deque(maxlen=KEPT_LINES)
+
+        def sink(line: str) -> None:
+            line = redact(line)
+            lines.append(line)
+            shown = line if raw else progress.line(line)
+            if shown is not None:
+                self.say(shown)
+            elif "rlvr preflight: " in line:
+                self.say(line)
+
+        status = ray_client.follow(client, name, sink, self.say, **options)
+        self._conclude(status, list(lines), progress)
+
+    def _conclude(self, status: str | None, lines: list[str], progress: Progress) -> None:
+        """Done is what the disk says: a job may fail after its last step, and end well before it."""
+        state, steps = self.state, self.state.values["steps"]
+        if state.done:
+            ended = (
+                ""
+                if status == "SUCCEEDED"
+                else f" (the job itself ended as {status}, after its last checkpoint)"
+            )
+            self.say(f"done: step {steps} of {steps}{ended}; {self._where()}")
+            return
+        folder = Path(state.values["checkpoints"])
+        if progress.reached >= steps and not folder.is_dir():
+            raise JobFailed(
+                f"not confirmed: the log says step {progress.reached} of {steps}, but {folder} cannot be "
+                "seen from here\n  do: submit from a machine that shares this folder with the cluster, or "
+                "look there yourself"
+            )
+        what = {
+            "STOPPED": f"it was stopped; {RESUME}",
+            None: "the cluster does not know the job any more: Ray was started anew, or this is another "
+            "cluster; " + RESUME,
+        }.get(status)
+        if status == "SUCCEEDED":
+            what = (
+                "it ended by itself without an error: verl stops early where data or epochs run out; "
+                + explain(lines)
+            )
+        raise JobFailed(
+            f"not done: step {state.reached} of {steps} is saved, job {status or 'gone'}\n  "
+            f"{what or explain(lines)}\n  {self._where()}"
+        )
+
+    def _check_files(self) -> None:
+        from rlvr.engines.jobs.command import data_files
+
+        if self.model_path and not (Path(self.model_path) / "config.json").is_file():
+            raise ValueError(
+                f"model path {self.model_path} has no config.json: download the model there (hf download "
+                f"{self.experiment.model} --local-dir {self.model_path}), on a disk that every node sees"
+            )
+        train, validation = data_files(self.experiment, str(self.root))
+        if missing := [name for name in (train, *validation) if not Path(name).is_file()]:
+            raise ValueError(
+                f"{missing[0]} does not exist: `rlvr job prepare {self.experiment.name}` writes the data "
+                "files, in the environment of the jobs; submit from a machine that shares this folder with "
+                "the cluster"
+            )
+
+    def _last(self) -> dict:
+        if self.state.last is None:
+            raise ValueError(
+                f"{self.state.values['job']} was not submitted: `rlvr job submit {self.experiment.name}`"
+            )
+        return self.state.last
+
+    def _where(self) -> str:
+        return f"in {self.folder}"
+
+
+def say(line: str) -> None:
+    print(redact(line), flush=True)
+
+
+def pass_through(names: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE words, or names of variables set here, for the job's environment."""
+    out = {}
+    for word in names:
+        name, given, value = word.partition("=")
+        if not given and name not in os.environ:
+            raise ValueError(
+                f"environment={name!r} is not set here: allowed are NAME=VALUE, and names that are set"
+            )
+        out[name] = value if given else os.environ[name]
+    return out
+
+
+def error(text: str) -> None:
+    print(f"rlvr: {redact(text)}", file=sys.stderr)

@@ -1,0 +1,165 @@
+"""The parts of an experiment, typed: its data, how responses are sampled, how the policy is updated."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rlvr import objectives
+from rlvr.config import Positive, Rate, _Section
+from rlvr.engines.jobs.hardware import CARDS
+from rlvr.losses import AGGREGATIONS
+from rlvr.problems.benchmarks.catalogue import get_benchmark
+from rlvr.registry import suggest
+
+Share = Annotated[float, Field(ge=0, le=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class Data(_Section):
+    train: str  # a benchmark to train on
+    levels: tuple[Positive, ...] | None = None
+    split: str | None = None  # of a benchmark that is published in parts
+    exclude: tuple[str, ...] = ()  # evaluation sets whose problems are left out
+    prompt_style: str | None = None  # None: the benchmark's own wording
+    max_prompt_length: Positive  # tokens
+    max_response_length: Positive  # tokens
+
+    @model_validator(mode="after")
+    def _known(self) -> Data:
+        for name in (self.train, *self.exclude):
+            get_benchmark(name)
+        return self
+
+
+class Rollout(_Section):
+    prompts_per_step: Positive
+    responses_per_prompt: Annotated[int, Field(ge=1)]
+    temperature: Rate
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    tensor_parallel: Positive  # GPUs that share one copy of the model
+    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)]
+    max_num_seqs: Positive  # responses that one copy of the model writes at once
+
+
+class Update(_Section):
+    steps: Positive  # rollout batches
+    minibatch_responses: Positive  # responses per optimiser step
+    epochs: Positive  # passes over a rollout batch
+    lr: Rate
+    schedule: Literal["constant", "cosine"]
+    warmup_ratio: Share  # of all steps
+    min_lr_ratio: Share
+    betas: tuple[float, float]
+    weight_decay: NotNegative
+    grad_clip: Rate
+    loss_agg_mode: str
+    divide_by_std: bool  # the group's advantages
+    recompute: bool  # rollout log-probs again by the trainer, and the ratio against those
+    kl_coef: NotNegative
+    entropy_coef: NotNegative
+    tokens_per_gpu: Positive  # of one micro-batch; which numbers come out does not depend on it
+    sequence_parallel: Positive
+    offload: bool  # parameters and optimiser state in the host's memory while they are not needed
+
+    @field_validator("loss_agg_mode")
+    @classmethod
+    def _mode(cls, mode: str) -> str:
+        if mode not in AGGREGATIONS:
+            raise ValueError(f"loss_agg_mode={mode!r}: allowed are {', '.join(AGGREGATIONS)}")
+        return mode
+
+
+class Validation(_Section):
+    """During training."""
+
+    benchmarks: tuple[str, ...]
+    every: Positive  # steps
+    samples: Positive
+    temperature: NotNegative
+    before_train: bool
+
+    @model_validator(mode="after")
+    def _known(self) -> Validation:
+        if not self.benchmarks:
+            raise ValueError("benchmarks=[]: at least one; verl does not start without validation data")
+        for name in self.benchmarks:
+            get_benchmark(name)
+        return self
+
+
+class Evaluation(_Section):
+    """Of the last checkpoint, by ``rlvr.engines.vllm``: what a paper's table shows."""
+
+    benchmarks: tuple[str, ...]
+    samples: Positive
+    temperature: NotNegative
+
+    @model_validator(mode="after")
+    def _known(self) -> Evaluation:
+        for name in self.benchmarks:
+            get_benchmark(name)
+        return self
+
+
+class Checkpoints(_Section):
+    every: Positive  # steps; the last step is always kept
+    keep: Positive
+
+
+class Hardware(_Section):
+    gpu: str
+    gpus_per_node: Positive
+    nodes: Positive
+
+    @field_validator("gpu")
+    @classmethod
+    def _card(cls, name: str) -> str:
+        if name not in CARDS:
+            raise ValueError(f"gpu={suggest(name, CARDS)}")
+        return name
+
+    @property
+    def gpus(self) -> int:
+        return self.gpus_per_node * self.nodes
+
+
+class Expected(_Section):
+    """What no file can know before the job: for the plan alone."""
+
+    mean_response_length: tuple[Positive, Positive]  # tokens over the training, low and high
+    stated_hours: Rate | None = None  # wall time that the paper states for this hardware
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Expected:
+        low, high = self.mean_response_length
+        if low > high:
+            raise ValueError(f"mean_response_length=[{low}, {high}] must be the low one, then the high one")
+        return self
+
+
+class Arm(_Section):
+    """What is compared: an objective with its parameters, and what it changes in the setting."""
+
+    objective: str
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    change: dict[str, dict[str, Any]] = Field(default_factory=dict)  # section: {key: value}
+    needs: str | None = None  # what is missing before verl can run it
+
+    @field_validator("objective")
+    @classmethod
+    def _objective(cls, name: str) -> str:
+        return objectives.get(name).name
+
+
+SECTIONS = {
+    "data": Data,
+    "rollout": Rollout,
+    "update": Update,
+    "validation": Validation,
+    "evaluation": Evaluation,
+    "checkpoints": Checkpoints,
+    "hardware": Hardware,
+    "expected": Expected,
+}

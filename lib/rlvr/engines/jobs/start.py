@@ -1,0 +1,128 @@
+"""What the job runs on the cluster: a look at what is there, then verl in this same process.
+
+    python -m rlvr.engines.jobs.start NAME=VALUE ...
+
+Everything that would end the job only after minutes, or in words of another library, ends it here, with a
+line ``rlvr preflight: ...`` that says what to do. ``RLVR_PREFLIGHT=off`` leaves the checks out,
+``RLVR_OTHER_VERSIONS=1`` those of versions.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rlvr.engines.jobs.command import ENTRY, MODEL
+
+#: What ``verl[vllm]`` 0.9.1 pins. The build of vLLM for CPU has versions of its own.
+TESTED = {"verl": "0.9.1", "vllm": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"}
+FREE = "RLVR_DISK_GB"  # free space that the checkpoints need, from the plan
+
+
+def faults(words: list[str]) -> list[str]:
+    """What keeps this job from running here; empty if nothing does."""
+    given = dict(word.lstrip("+").split("=", 1) for word in words if "=" in word)
+    return [
+        *_versions(given),
+        *_model(given.get(f"{MODEL}.path", "")),
+        *_files(given),
+        *_disk(given.get("trainer.default_local_dir", ".")),
+    ]
+
+
+def _versions(given: dict[str, str]) -> list[str]:
+    if os.environ.get("RLVR_OTHER_VERSIONS") == "1" or given.get("trainer.device") == "cpu":
+        return []
+    out = []
+    for name, wanted in TESTED.items():
+        try:
+            found = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            out.append(
+                f"{name} is not installed here ({sys.prefix}): pip install {name}=={wanted}, on every node"
+            )
+            continue
+        if found != wanted:
+            out.append(
+                f"{name} is {found}, tested is {wanted}: pip install {name}=={wanted} on every node, or "
+                "submit with --other-versions and look twice at the first steps"
+            )
+    return out
+
+
+def _model(path: str) -> list[str]:
+    path = path.strip("'\"")
+    local = path.startswith(("/", ".", "~"))
+    if local and not (Path(path).expanduser() / "config.json").is_file():
+        return [
+            f"model path {path} has no config.json here: download the model there (hf download NAME "
+            f"--local-dir {path}), on a file system that every node sees, or give --model"
+        ]
+    if not local and path and os.environ.get("HF_HUB_OFFLINE") == "1":
+        from huggingface_hub import try_to_load_from_cache
+
+        if not isinstance(try_to_load_from_cache(path, "config.json"), str):
+            return [f"model {path} is not in the cache and HF_HUB_OFFLINE=1: unset it, or give --model DIR"]
+    return []
+
+
+def _files(given: dict[str, str]) -> list[str]:
+    names = [
+        name.strip(" '\"")
+        for key in ("data.train_files", "data.val_files")
+        for name in given.get(key, "").strip("[]").split(",")
+    ]
+    missing = [name for name in names if name and not Path(name).expanduser().is_file()]
+    if not missing:
+        return []
+    return [
+        f"data file {missing[0]} is not here ({Path.cwd()}): `rlvr job prepare EXPERIMENT` on a file "
+        "system that every node sees, and --root as the cluster sees it"
+    ]
+
+
+def _disk(folder: str) -> list[str]:
+    needed = float(os.environ.get(FREE, "0"))
+    path = Path(folder.strip("'\"")).expanduser().absolute()
+    there = next(p for p in (path, *path.parents) if p.exists())
+    held = sum(p.stat().st_size for p in path.rglob("*") if p.is_file()) / 1e9 if path.is_dir() else 0.0
+    free = shutil.disk_usage(there).free / 1e9
+    if free + held >= needed:
+        return []
+    return [
+        f"disk of {path}: {free:.0f} GB free, the checkpoints need {needed:.0f} GB: free space, give "
+        "--root another disk, or lower checkpoints.keep"
+    ]
+
+
+def loss_faults(words: list[str]) -> list[str]:
+    """Whether verl will run the loss that is meant, with these settings (``rlvr.engines.verl.check``)."""
+    from rlvr.engines.verl.check import check
+    from rlvr.engines.verl.surroundings import Failed
+
+    try:
+        lines = check(words, other_version=os.environ.get("RLVR_OTHER_VERSIONS") == "1")
+    except Failed as error:
+        return [str(error).replace("\n", " ")]
+    print("\n".join(lines), flush=True)
+    return []
+
+
+def main(words: list[str]) -> int:
+    if os.environ.get("RLVR_PREFLIGHT") != "off":
+        found = faults(words) or loss_faults(words)
+        for fault in found:
+            print(f"rlvr preflight: {fault}", flush=True)
+        if found:
+            return 3
+    Path(os.environ.get("VERL_FILE_LOGGER_PATH", "metrics.jsonl")).absolute().parent.mkdir(
+        parents=True, exist_ok=True
+    )
+    os.execv(sys.executable, [sys.executable, *ENTRY[1:], *words])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,151 @@
+"""The plan against the times that the papers state, its parts against sums on paper, and its limits."""
+
+import numpy as np
+import pytest
+from job_fixtures import experiments
+
+from pipelines import plan as command
+from rlvr.engines.jobs.experiments import Experiment, GPUHours
+from rlvr.engines.jobs.hardware import CARDS, MODELS
+from rlvr.engines.jobs.plan import LOW, plan, refusals, survival, training_seconds, writing_seconds
+
+PAPER = experiments("paper")
+STATED = [name for name in PAPER.names if PAPER.get(name).expected.stated_hours]
+
+
+def changed(experiment, section, **values):
+    raw = experiment.model_dump()
+    raw[section] |= values
+    return Experiment.model_validate(raw)
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_the_stated_time_lies_in_the_band(name):
+    experiment = PAPER.get(name)
+    low, high = plan(experiment).hours
+    assert low <= experiment.expected.stated_hours <= high
+    assert high / low <= 4
+
+
+def test_both_sizes_are_stated():
+    assert {PAPER.get(name).model for name in STATED} == {"Qwen/Qwen3-1.7B-Base", "Qwen/Qwen3-8B-Base"}
+
+
+@pytest.mark.parametrize("scale", ["paper", "one_gpu"])
+def test_no_band_is_wider_than_a_factor_of_four(scale):
+    file = experiments(scale)
+    wide = {}
+    for name in file.names:
+        low, high = plan(file.get(name)).hours
+        wide[name] = high / low
+    assert max(wide.values()) <= 4 and min(wide.values()) > 1, max(wide, key=wide.get)
+
+
+@pytest.mark.parametrize("scale", ["paper", "one_gpu"])
+def test_what_verl_can_run_fits_its_cards(scale):
+    file = experiments(scale)
+    assert [n for n in file.names if file.get(n).needs is None and not plan(file.get(n)).fits] == []
+
+
+def test_training_time_by_hand():
+    """8 N FLOPs a token, and attention's, at 40 % of eight H200."""
+    experiment = PAPER.get("nfpo-8b-nfpo")
+    model, card = MODELS[experiment.model], CARDS["H200"]
+    seconds = training_seconds(1e6, 0, model, card, experiment, LOW)
+    flops = 8 * (8.19e9 + 36 * 32 * 128 * 150) * 1e6
+    assert seconds == pytest.approx(flops / (8 * 989e12 * 0.40), rel=0.01)
+    recomputed = changed(experiment, "update", recompute=True)
+    assert training_seconds(1e6, 0, model, card, recomputed, LOW) == pytest.approx(1.25 * seconds)
+
+
+def test_one_short_response_takes_the_weights_once_a_token():
+    experiment = PAPER.get("nfpo-8b-nfpo")
+    model, card = MODELS[experiment.model], CARDS["H200"]
+    seconds = writing_seconds(
+        8, 999, 1000, model, card, experiment, LOW
+    )  # one a GPU, nearly all of full length
+    cache = model.cache_per_token * (150 + 500)
+    token = LOW.token + (2 * 8.19e9 + cache) / (4.8e12 * LOW.bandwidth)
+    assert seconds == pytest.approx(1000 * token, rel=0.01)
+
+
+def test_more_never_costs_less():
+    experiment = PAPER.get("nfpo-1.7b-nfpo")
+    before = plan(experiment)
+    for section, values in {
+        "update": {"steps": 600},
+        "data": {"max_response_length": 12288},
+        "rollout": {"prompts_per_step": 256},
+        "validation": {"every": 5},
+        "checkpoints": {"every": 5},
+        "evaluation": {"samples": 64},
+        "expected": {"mean_response_length": [1600, 5000]},
+    }.items():
+        after = plan(changed(experiment, section, **values))
+        assert after.hours[0] > before.hours[0] and after.hours[1] > before.hours[1], section
+    slower = plan(changed(experiment, "hardware", gpu="A100"))
+    assert slower.hours[0] > before.hours[0]
+    fewer = plan(changed(experiment, "hardware", gpus_per_node=4))
+    assert before.hours[0] < fewer.hours[0] and fewer.gpu_hours[0] < before.gpu_hours[0] * 1.05
+
+
+def test_waves():
+    """Twice the responses beyond what is written at once take twice as long, less the shared tail."""
+    experiment = PAPER.get("nfpo-1.7b-nfpo")
+    model, card = MODELS[experiment.model], CARDS["H200"]
+    times = [writing_seconds(n * 8 * 256, 1000, 8192, model, card, experiment, LOW) for n in (1, 2, 3)]
+    assert times[2] - times[1] == pytest.approx(times[1] - times[0]) and times[1] < 2 * times[0]
+
+
+def test_lengths_have_the_mean_that_was_asked_for():
+    for mean, longest in ((500, 8192), (3000, 8192), (7000, 8192), (4, 8)):
+        at, share = survival(mean, longest, points=20_000)
+        assert np.sum(share) * longest / len(at) == pytest.approx(mean, rel=1e-3)
+        assert (np.diff(share) < 0).all() and 0 < share[-1] < share[0] <= 1
+    with pytest.raises(
+        ValueError, match="mean_response_length=9000: allowed are lengths below the longest, 8192"
+    ):
+        survival(9000, 8192)
+
+
+def test_tokens_and_disk():
+    p = plan(PAPER.get("nfpo-1.7b-nfpo"))
+    assert p.tokens[0] == 800 * (500 * 1024 + 20 * 130 * 32)
+    assert p.disk == pytest.approx(3 * 12 * 1.72e9, rel=0.01)
+    critic = plan(PAPER.get("mpo-qwen1.5b-gsm8k-ppo"))
+    assert critic.disk == 2 * plan(PAPER.get("mpo-qwen1.5b-gsm8k-grpo")).disk
+
+
+def test_limits():
+    plans = [plan(PAPER.get(f"nfpo-8b-{arm}")) for arm in ("grpo", "nfpo")]
+    assert refusals(plans, GPUHours(experiment=1e6, total=1e6)) == []
+    (one, other) = refusals(plans, GPUHours(experiment=500, total=1e6))
+    assert one.startswith("nfpo-8b-grpo: up to") and "max_gpu_hours.experiment is 500" in other
+    (total,) = refusals(plans, GPUHours(experiment=1e6, total=3000))
+    assert "max_gpu_hours.total is 3,000" in total and "all" not in total
+
+
+@pytest.mark.parametrize("scale", ["paper", "one_gpu"])
+def test_the_table(capsys, scale):
+    assert command.main([scale]) == 0
+    shown = capsys.readouterr().out
+    for name in experiments(scale).names:
+        assert name in shown
+    assert "not counted, needs an MTP engine" in shown
+
+
+def test_the_command_refuses(capsys, monkeypatch):
+    assert command.main(["nothing"]) == 2
+    assert "allowed are one_gpu, paper" in capsys.readouterr().err
+    assert command.main(["paper", "--only", "xyz"]) == 2
+    assert command.main(["paper", "--only", "nfpo-8b-*", "--gpus", "7"]) == 2
+    assert "must be a multiple of the 7 GPUs" in capsys.readouterr().err
+    file = PAPER.model_copy(update={"max_gpu_hours": GPUHours(experiment=1000, total=100)})
+    monkeypatch.setattr(command, "load_experiments", lambda path: file)
+    assert command.main(["paper", "--only", "nfpo-8b-*"]) == 1
+    assert "REFUSED: together up to" in capsys.readouterr().err
+
+
+def test_other_hardware(capsys):
+    assert command.main(["paper", "--only", "nfpo-1.7b-nfpo", "--gpu", "A100", "--gpus", "16"]) == 0
+    assert "16 x A100" in capsys.readouterr().out
