@@ -1,6 +1,7 @@
 """Answers that are nearly right, all of them wrong: (gold, answer, kind). Each must score False, never None.
 
-The groups are the ways of being nearly right. Answers are bare; the tests put them in a box.
+The groups are the ways of being nearly right. Answers are bare; the tests put them in a box. The answers of
+``VALUE_WORDS`` are no gold answers: as such they must never be matched. ``DENIED`` holds (gold, response).
 """
 
 SIGN_AND_SIZE = [
@@ -29,6 +30,11 @@ SIGN_AND_SIZE = [
     ("1000000007", "1000000008", "integer"),
     ("1234567890123456789012", "1234567890123456789013", "integer"),
     ("2", "1.9999999999", "integer"),
+    ("204", "20400\\%", "integer"),
+    ("204", "20400\\%", "auto"),
+    ("204", "2.04\\%", "integer"),
+    ("5000000", "5", "integer"),
+    ("5", "5\\text{ million}", "integer"),
 ]
 
 ROUNDING = [
@@ -96,6 +102,18 @@ FRACTIONS_AND_POWERS = [
     ("1+2i", "2+i", "auto"),
     ("i", "-i", "auto"),
     ("3i", "3", "auto"),
+    ("n", "n!", "auto"),
+    ("x", "x!", "auto"),
+    ("ab", "ab!", "auto"),
+    ("x", "\\lfloor x\\rfloor", "auto"),
+    ("\\lfloor x\\rfloor", "\\lceil x\\rceil", "auto"),
+    ("2\\lfloor x\\rfloor", "\\lfloor 2x\\rfloor", "auto"),
+    ("0", "\\lfloor n/100\\rfloor", "auto"),
+    ("0", "\\lfloor n/1000\\rfloor", "auto"),
+    ("n", "n \\bmod 100", "auto"),
+    ("12\\frac{1}{2}\\%", "12\\frac13\\%", "auto"),
+    ("12\\frac{1}{2}\\%", "6\\%", "auto"),
+    ("2\\frac12^\\circ", "1^\\circ", "auto"),
 ]
 
 SETS = [
@@ -126,6 +144,22 @@ SETS = [
     ("x \\geq 5", "x > 5", "auto"),
     ("x > 5", "x < 5", "auto"),
     ("x = 5", "x \\neq 5", "auto"),
+    ("\\mathbb{R}", "x>1 \\text{ and } x<5", "auto"),
+    ("x>1 \\text{ or } x<5", "x>1 \\text{ and } x<5", "auto"),
+    ("(-\\infty,2)\\cup(3,\\infty)", "x<2 \\text{ and } x>3", "auto"),
+    ("(-\\infty,2)\\cup(3,\\infty)", "x<2, x>3", "auto"),
+    ("(-\\infty,2)\\cup(3,\\infty)", "x<2 \\text{ or } y>3", "auto"),
+    ("x<2 \\text{ or } x>3", "x<2 \\text{ or } y>3", "auto"),
+    ("x<2 \\text{ or } x>3", "x<2 \\text{ and } x>3", "auto"),
+    ("x>0", "x>0, y>0", "auto"),
+    ("0<x<1", "0<x<1, 0<y<1", "auto"),
+    ("(0,1)", "0<x<1, 0<y<1", "auto"),
+    ("[0,\\infty)", "x\\ge0, x\\ne1", "auto"),
+    ("1,5", "1<x<5", "auto"),
+    ("\\{1,2\\}", "\\{1,\\{2\\}\\}", "auto"),
+    ("\\{1,2\\}", "\\{\\{1\\},\\{2\\}\\}", "auto"),
+    ("\\{1,2\\}", "\\{\\{1,2\\}\\}", "auto"),
+    ("\\{1\\}", "\\{1,\\{1\\}\\}", "auto"),
     ("1,2", "1, 2, \\ldots", "auto"),
     ("(3,4)", "y = 3, x = 4", "auto"),
     ("5", "5 \\text{ or } 6", "auto"),
@@ -205,6 +239,74 @@ UNITS_TEXT_BASES = [
     ("10,\\!080", "10.080", "auto"),
     ("58,500", "58.5", "auto"),
     ("41.8", "418", "float"),
+    ("5", "5 \\text{ million}", "auto"),
+    ("5", "5 \\text{ dozen eggs}", "auto"),
+    ("5 \\text{ million}", "5000", "auto"),
+    ("5 \\text{ m/s}", "5 \\text{ km/h}", "auto"),
+    ("5 \\text{ m/s}", "5 \\text{ m/s}^2", "auto"),
+    ("5 \\text{ m/s}", "5 \\text{ m}", "auto"),
+    ("5 \\text{ km/h}", "5\\ \\frac{\\text{m}}{\\text{s}}", "auto"),
+    ("3 \\text{ m}", "3x", "auto"),
+    ("9 \\text{ a.m.}", "9 \\text{ p.m.}", "auto"),
+    ("5€", "5£", "auto"),
+    ("12\\$", "12 \\text{ cents}", "auto"),
+    ("7", "\\underline{8}", "auto"),
+    ("52_8", "52_{\\text{nine}}", "auto"),
+    ("5", "\\text{5 million}", "auto"),
 ]
 
-NEAR_MISSES = [*SIGN_AND_SIZE, *ROUNDING, *FRACTIONS_AND_POWERS, *SETS, *EQUATIONS, *UNITS_TEXT_BASES]
+VALUE_WORDS = [
+    ("5", f"5 \\text{{ {words}}}", kind)
+    for kind in ("auto", "integer")
+    for words in (
+        "squared", "cubed", "factorial", "thirds", "halves", "half", "tenths", "hundreds", "over 2", "plus 1",
+        "minus 1", "times 3", "mod 7", "base 7", "\\pi", "pi", "or more", "or less", "negative", "and a half",
+        "to 7", "less than x", "percent more", "point two", "foo", "imaginary units", "plus two apples",
+    )
+] + [
+    ("5", "\\text{not } 5", "auto"),
+    ("5", "\\text{less than } 5", "auto"),
+    ("10", "\\text{half of } 10", "auto"),
+    ("5", "5\\mathrm{x}", "auto"),
+]  # fmt: skip
+
+DENIED = [
+    ("5", "The answer is not 5."),
+    ("5", "Answer: not 5"),
+    ("5", "The final answer is not 5."),
+    ("5", "The answer isn't 5."),
+    ("5", "The answer cannot be 5"),
+    ("5", "Final answer: it is not equal to $5$"),
+    ("5", "The answer is anything other than 5"),
+    ("5", "The answer is negative 5."),
+    ("5", "Answer: minus 5"),
+    ("5", "The answer is less than 5."),
+    ("5", "The answer is more than 5"),
+    ("5", "The answer is between 3 and 5."),
+    ("5", "Answer: either 3 or 5"),
+    ("5", "It could be 3 or 5"),
+    ("5", "Answer: 5 or more"),
+    ("5", "Answer: twice 5"),
+    ("5", "Answer: 10 over 5"),
+    ("5", "Answer: 3 plus 5"),
+    ("5", "The answer is 5 plus 1"),
+    ("10", "The answer is half of 10."),
+    ("5", "The answer is the square root of 5"),
+    ("5", "The answer is 5 squared."),
+    ("5", "The answer is 5 million."),
+    ("5", "The answer is $5$ million."),
+    ("5", "So we get 5 and a half"),
+    ("5", "So we get 5π."),
+    ("5", "The answer is $5!$"),
+    ("0.5", "So it fell by $0.5$ percent."),
+]
+
+NEAR_MISSES = [
+    *SIGN_AND_SIZE,
+    *ROUNDING,
+    *FRACTIONS_AND_POWERS,
+    *SETS,
+    *EQUATIONS,
+    *UNITS_TEXT_BASES,
+    *VALUE_WORDS,
+]

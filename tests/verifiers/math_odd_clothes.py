@@ -41,6 +41,26 @@ WRAPPINGS = [
     ("\\text{Evelyn}", "Therefore, $\\boxed{\\text{Evelyn}}$ is our answer.", "auto"),
     ("1,-2", "\\boxed{-2} \\quad \\text{and} \\quad \\boxed{1}", "auto"),
     ("6,8", "The solutions are $6$ and $8$", "auto"),
+    ("12", "\\boxed{12\\ }", "auto"),
+    ("12", "\\boxed{\\ 12\\ }", "integer"),
+    ("12", "Answer: $12\\ $", "integer"),
+    ("12", "\\framebox{12}", "integer"),
+    ("7", "\\boxed{\\underline{7}}", "integer"),
+    ("7", "\\boxed{7\\checkmark}", "integer"),
+    ("12", "\\boxed{\\text{The answer is }12}", "auto"),
+    ("-5", "The answer is negative 5.", "integer"),
+    ("-5", "Answer: minus 5", "integer"),
+    ("-5", "\\boxed{\\text{negative } 5}", "auto"),
+    ("-5", "Final answer: The temperature falls to a value of minus 5 degrees.", "auto"),
+    ("5", "The answer is not 4 but 5.", "integer"),
+    ("5", "The answer is 5, not 6.", "integer"),
+    ("5", "The value of x is equal to 5", "integer"),
+    ("697", "She must buy at least 700 - 3 = 697 feet", "auto"),
+    ("15", "Final Answer: 65-50=15 more minutes", "auto"),
+    ("26", "Final Answer: 80 - 54 = 26 people did not get one.", "auto"),
+    ("460", "He will receive a total of $400 + $60 = $460 for this week's work.", "auto"),
+    ("7", "The answer is seven.", "integer"),
+    ("120", "The answer is $5!$", "auto"),
 ]
 
 NUMBERS = [
@@ -93,6 +113,20 @@ NUMBERS = [
     ("7", "\\boxed{\\color{red}{7}}", "integer"),
     ("1950", "\\boxed{1950^\\circ C}", "float"),
     ("2^{25} \\cdot 26!", "\\boxed{26! \\times 2^{25}}", "auto"),
+    ("204", "\\boxed{204\\%}", "integer"),
+    ("0.125", "\\boxed{12\\frac12\\%}", "auto"),
+    ("12\\frac{1}{2}\\%", "\\boxed{12.5\\%}", "auto"),
+    ("\\frac{1}{3}", "\\boxed{33\\frac13\\%}", "auto"),
+    ("2.5", "\\boxed{2\\frac12^\\circ}", "auto"),
+    ("2\\frac{1}{2}^{\\circ}", "\\boxed{2.5}", "auto"),
+    ("12\\%", "\\boxed{12 per cent}", "auto"),
+    ("5000000", "\\boxed{5\\text{ million}}", "auto"),
+    ("5000000", "\\boxed{5\\text{ million}}", "integer"),
+    ("5\\text{ million}", "\\boxed{5000000}", "auto"),
+    ("1500000", "\\boxed{\\$1.5\\text{ million}}", "auto"),
+    ("5000000", "The answer is 5 million people.", "auto"),
+    ("5000000", "The answer is $5$ million.", "auto"),
+    ("36", "\\boxed{3\\text{ dozen eggs}}", "auto"),
 ]
 
 EXPRESSIONS = [
@@ -121,6 +155,8 @@ EXPRESSIONS = [
     ("90^\\circ", "\\boxed{\\frac{\\pi}{2}}", "auto"),
     ("\\log_2 8", "\\boxed{3}", "auto"),
     ("a+b", "\\boxed{\\textbf{a + b}}", "auto"),
+    ("n!", "\\boxed{n!}", "auto"),
+    ("\\lceil x\\rceil", "\\boxed{-\\lfloor -x\\rfloor}", "auto"),
 ]  # fmt: skip
 
 STRUCTURES = [
@@ -139,6 +175,14 @@ STRUCTURES = [
     ("(-\\infty, 2) \\cup (3, \\infty)", "\\boxed{(3,\\infty)\\cup(-\\infty,2)}", "auto"),
     ("(-\\infty, 2) \\cup (3, \\infty)", "\\boxed{x<2 \\text{ or } x>3}", "auto"),
     ("(-\\infty, 3) \\cup (3, \\infty)", "\\boxed{x \\neq 3}", "auto"),
+    ("(1,5)", "\\boxed{x>1 \\text{ and } x<5}", "auto"),
+    ("[0,1)\\cup(1,\\infty)", "\\boxed{x\\ge0, x\\ne1}", "auto"),
+    ("(-\\infty,1)\\cup(1,2)\\cup(2,\\infty)", "\\boxed{x \\ne 1, x \\ne 2}", "auto"),
+    ("(-\\infty,-2)\\cup(3,\\infty)", "\\boxed{x<-2,\\text{ or } x>3}", "auto"),
+    ("x>0, y>0", "\\boxed{y>0, x>0}", "auto"),
+    ("\\{1,\\{2\\}\\}", "\\boxed{\\{\\{2\\},1\\}}", "auto"),
+    ("\\{\\{1,2\\}\\}", "\\boxed{\\{\\{2,1\\}\\}}", "auto"),
+    ("5", "\\boxed{\\{5\\}}", "auto"),
     ("x < 1", "\\boxed{-x > -1}", "auto"),
     ("y = 2x + 3", "\\boxed{2x - y + 3 = 0}", "auto"),
     ("y = 2x + 3", "\\boxed{2x+3}", "auto"),
@@ -173,4 +217,35 @@ STRUCTURES = [
      "auto"),
 ]  # fmt: skip
 
-ODD_CLOTHES = [*WRAPPINGS, *NUMBERS, *EXPRESSIONS, *STRUCTURES]
+UNITS_AND_WORDS = [
+    *(("5", f"\\boxed{{5\\text{{ {unit}}}}}", "auto") for unit in (
+        "m/s km/h km/s mi/h m/s^2 N/m K/s kg/m^3 g/mol apples people students points ways. times each".split()
+    )),
+    *((f"5\\text{{ {unit}}}", "\\boxed{5}", "auto") for unit in (
+        "m/s", "apples", "people", "distinct integers", "children tickets", "right triangles", "daps",
+        "years old", "dollars per hour", "a.m.",
+    )),
+    ("1 \\text{ way}", "\\boxed{1}", "auto"),
+    ("17 \\text{ students}", "Answer: 17", "auto"),
+    ("5", "\\boxed{5\\mathrm{ kg/m^3}}", "auto"),
+    ("5\\text{ m/s}", "\\boxed{5\\text{ meters per second}}", "auto"),
+    ("5\\text{ m/s}", "\\boxed{5\\,\\mathrm{m}\\,\\mathrm{s}^{-1}}", "auto"),
+    ("5\\text{ m/s}", "\\boxed{5\\ \\frac{\\text{m}}{\\text{s}}}", "auto"),
+    ("5", "\\boxed{5\\ \\frac{\\text m}{\\text s}}", "auto"),
+    ("5", "\\boxed{5\\mathrm{~kg}\\cdot\\mathrm{m}/\\mathrm{s}^2}", "auto"),
+    ("3.0e8", "\\boxed{3.0 \\times 10^{8} \\text{ m/s}}", "float"),
+    ("3.0e8", "\\boxed{3.0 \\times 10^{8} \\text{ m}}", "float"),
+    ("\\sqrt{2}", "\\boxed{\\sqrt{2}\\text{ m}}", "auto"),
+    ("12", "\\boxed{12\\$}", "auto"),
+    ("12", "\\boxed{USD 12}", "auto"),
+    ("12", "\\boxed{\\text{USD }12}", "auto"),
+    ("5€", "\\boxed{5}", "auto"),
+    ("5£", "\\boxed{5£}", "auto"),
+    ("5\\textup{ cm}", "\\boxed{5\\textup{ cm}}", "auto"),
+    ("5", "\\boxed{\\text{5 apples}}", "auto"),
+    ("52_8", "\\boxed{52_{\\text{eight}}}", "auto"),
+    ("22", "x=22 quarters", "auto"),
+    ("15", "So it fell by $15$ percent.", "auto"),
+]  # fmt: skip
+
+ODD_CLOTHES = [*WRAPPINGS, *NUMBERS, *EXPRESSIONS, *STRUCTURES, *UNITS_AND_WORDS]

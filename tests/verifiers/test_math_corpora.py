@@ -4,7 +4,7 @@ cases."""
 import pytest
 
 from rlvr.verifiers.math import verify_math, verify_math_batch
-from tests.verifiers.math_near_misses import NEAR_MISSES
+from tests.verifiers.math_near_misses import DENIED, NEAR_MISSES, VALUE_WORDS
 from tests.verifiers.math_odd_clothes import ODD_CLOTHES
 
 pytest.importorskip("math_verify", reason="math-verify is not installed: pip install 'rlvr[evaluation]'")
@@ -18,6 +18,7 @@ ONE_WAY = {
     ("AB=9, CD=4", "4, 9"): "a bare gold list is order-free",
     ("1,-2", "x_1 = -2, x_2 = 1"): "bare values answer named ones in their order",
     ("0.5", "0.5\\%"): "a gold answer may lose its percent sign",
+    ("204", "20400\\%"): "the same; against a whole gold answer the sign is a unit",
     ("1000.99", "1000,99"): "a decimal comma is read in answers only",
     ("\\text{(A)}", "A. B. C. D."): "four choices are no gold answer: undecided",
     ("\\text{(C)}", "\\textbf{(C)}\\ 42"): "a choice may be followed by its content in an answer",
@@ -33,6 +34,20 @@ def test_corpora_are_large_and_free_of_repeats():
 def test_near_misses_are_wrong(gold, answer, kind):
     verdict = verify_math(f"So it is \\boxed{{{answer}}}.", gold, kind=kind, timeout=60)
     assert verdict.correct is False, verdict
+
+
+@pytest.mark.parametrize(("gold", "response"), DENIED)
+def test_words_around_a_number_in_a_response_count(gold, response):
+    verdict = verify_math(response, gold, timeout=60)
+    assert verdict.correct is False, verdict
+    number = verify_math(f"The answer is {gold}.", gold)
+    assert number.correct is True, number
+
+
+@pytest.mark.parametrize(("gold", "answer", "kind"), VALUE_WORDS)
+def test_words_that_change_a_value_make_no_gold_answer(gold, answer, kind):
+    verdict = verify_math(f"\\boxed{{{gold}}}", answer, kind=kind, timeout=60)
+    assert verdict.correct is not True, verdict
 
 
 @pytest.mark.parametrize(("gold", "response", "kind"), ODD_CLOTHES)
@@ -56,7 +71,7 @@ def test_a_near_miss_is_measured_against_a_gold_answer_that_works():
 
 def test_the_order_of_two_answers_makes_no_difference():
     """Integers apart, where a gold answer must be a literal."""
-    pairs = [(g, a, k, False) for g, a, k in NEAR_MISSES if k != "integer"]
+    pairs = [(g, a, k, False) for g, a, k in NEAR_MISSES if k != "integer" and (g, a, k) not in VALUE_WORDS]
     right = [row for row in ODD_CLOTHES if row[2] != "integer"]
     found = verify_math_batch([r for _, r, _ in right], [g for g, _, _ in right], kind=[k for *_, k in right])
     pairs += [(g, verdict.extracted, k, True) for (g, _, k), verdict in zip(right, found, strict=True)]

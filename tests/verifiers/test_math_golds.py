@@ -4,6 +4,7 @@ wrapping."""
 import gzip
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,11 @@ NOT_GRADABLE = {("olympiad-2045", "prose"), ("olympiad-1965", "prose")}
         ("5}", "unbalanced"),
         ("4\\sqrt(2)", "malformed_root"),
         ("5\N{REPLACEMENT CHARACTER}", "damaged"),
+        ("1" * 4_001, "too_long"),
+        ("5" + "\n" * 4_001 + "x", "too_long"),
+        ("x" * 60_000, "too_long"),
+        ("5\\text{ squared}", "prose"),
+        ("5\\text{ or more}", "prose"),
         ("t(0,4]", "prose"),
         ("\\frac{1}", "prose"),
         ("$f(x)=ax+b$, where $b$ is any integer", "prose"),
@@ -71,6 +77,34 @@ def test_integer_golds(gold):
 def test_what_is_no_integer(gold):
     assert check_gold(gold, "integer") == "not_an_integer"
     assert verify_math("\\boxed{5}", gold, kind="integer").reason == "bad_gold"
+
+
+HOSTILE = {
+    "newlines": "\n" * 100_000 + "5",
+    "tabs inside": "5" + "\t" * 32_000 + "5",
+    "short newlines": "5" + "\n" * 3_900 + "x",
+    "stars": "**" * 100_000,
+    "short stars": "**" * 1_990 + "5",
+    "mixed emphasis": "*_`" * 1_300 + "5",
+    "hopes": "I hope it is correct" * 2_400,
+    "a box of newlines": "\\boxed{5" + "\n" * 40_000 + "5}",
+    "newlines around a box": "\n" * 20_000 + "\\boxed{5}" + "\n" * 20_000,
+    "dollars": "$ " * 24_000,
+    "unit fractions": "\\frac{\\text{m}}{\\text{" * 2_000,
+    "words": "5 " + "apples " * 550,
+    "multipliers": "5 " + "million " * 480,
+    "units": "5" + "\\text{ m}\\cdot" * 270,
+    "conditions": ",".join(f"x\\ne{k}" for k in range(400)),
+    "sets": "\\{" * 900 + "1" + "\\}" * 900,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_golds_take_bounded_time(name):
+    for prediction in ("5", "\\boxed{(1,5)}"):
+        start = time.process_time()
+        verify_math(prediction, HOSTILE[name], timeout=0.01)
+        assert time.process_time() - start < 1
 
 
 def test_prose_is_right_when_repeated_and_undecided_otherwise():

@@ -16,7 +16,7 @@ import pytest
 
 from rlvr.verifiers.judging import judge
 from rlvr.verifiers.math import runtime, verify_math, verify_math_batch
-from tests.verifiers.math_near_misses import NEAR_MISSES
+from tests.verifiers.math_near_misses import DENIED, NEAR_MISSES
 from tests.verifiers.math_odd_clothes import ODD_CLOTHES
 from tests.verifiers.math_open_pairs import OPEN_PAIRS
 
@@ -39,6 +39,7 @@ def pairs() -> list[tuple[str, str, str]]:
     result = [(f"\\boxed{{{answer}}}", gold, kind) for gold, answer, kind in NEAR_MISSES]
     result += [(response, gold, kind) for gold, response, kind in ODD_CLOTHES]
     result += [(f"\\boxed{{{answer}}}", gold, "auto") for gold, answer, _ in OPEN_PAIRS]
+    result += [(response, gold, "auto") for gold, response in DENIED]
     result += [(response, gold, "auto") for gold, response in PERCENT]
     public = Path(os.environ.get("RLVR_DATA", "")) / "verifier_pairs.jsonl"
     if public.is_file():

@@ -9,14 +9,15 @@ The rules, each a choice:
 - **Percent**: ``50%`` is 0.5. A gold answer with the sign may lose it (``50``); against a whole gold answer
   above 1 the sign counts as a unit, against any other it does not (``0.5%`` is not 0.5). Nothing else is ever
   multiplied by 100.
-- **Units** may be missing on either side; two known units must be the same, without conversion. ``90^\\circ``
-  is 90 and pi/2.
+- **Units** and what is counted (:mod:`rlvr.verifiers.answers.words`) may be missing on either side; two known
+  units must be the same, without conversion. ``90^\\circ`` is 90 and pi/2.
 - **Lists** are order-free, except that bare values answer named ones (``AB = 9, CD = 4``) in their order, and
   named values answer a tuple in the order of the names; repeats count if the gold answer has any (roots with
   multiplicity); sets are order-free without repeats, tuples are ordered. A bare list equals a tuple in the
   same order. A list with an ellipsis is compared element by element, ellipsis included.
 - **Intervals**: the ends and their kinds; ``(a,b)`` is both a tuple and an open interval. Inequalities in one
-  letter are intervals.
+  letter are intervals; several are intersected (a comma, ``and``) or united (``or``), those in different
+  letters are compared one by one.
 - **Equations**: ``x = 5`` is 5 if the left side only names something; two equations are equal if one is a
   constant multiple of the other, or both name the same thing with equal values. An equation that names
   nothing never equals its right side.
@@ -59,8 +60,8 @@ def compare(*, gold: Node, answer: Node, rules: Rules = Rules()) -> bool | None:
         return _quantities(gold, answer, rules)
     if isinstance(gold, Relation) or isinstance(answer, Relation):
         return _relations(gold, answer, rules)
-    if (isinstance(gold, Seq) and gold.kind == "or") or (isinstance(answer, Seq) and answer.kind == "or"):
-        return _ranges(gold, answer, rules) or _sequences(_as_seq(gold), _as_seq(answer), rules)
+    if ranges.is_system(gold) or ranges.is_system(answer):
+        return _systems(gold, answer, rules)
     if isinstance(gold, Matrix) or isinstance(answer, Matrix):
         return _matrices(gold, answer, rules)
     if isinstance(gold, Interval | Union) or isinstance(answer, Interval | Union):
@@ -129,7 +130,13 @@ def _all(results: Iterable[bool | None]) -> bool | None:
 def _each(gold: Sequence[Node], answer: Sequence[Node], rules: Rules) -> bool | None:
     if len(gold) != len(answer):
         return False
-    return _all(compare(gold=g, answer=a, rules=rules) for g, a in zip(gold, answer, strict=True))
+    return _all(_element(g, a, rules) for g, a in zip(gold, answer, strict=True))
+
+
+def _element(gold: Node, answer: Node, rules: Rules) -> bool | None:
+    """Two elements of lists or sets: a set as an element equals sets only: ``{1, {2}}`` is not ``{1, 2}``."""
+    sets = [isinstance(x, Seq) and x.kind == "set" for x in (gold, answer)]
+    return compare(gold=gold, answer=answer, rules=rules) if sets[0] == sets[1] else False
 
 
 def _as_seq(node: Node) -> Seq:
@@ -175,7 +182,7 @@ def _matched(gold: Sequence[Node], answer: Sequence[Node], rules: Rules) -> bool
     left = list(answer)
     undecided = False
     for g in gold:
-        results = [compare(gold=g, answer=a, rules=rules) for a in left]
+        results = [_element(g, a, rules) for a in left]
         if True in results:
             left.pop(results.index(True))
         elif None in results:
@@ -189,7 +196,7 @@ def _matched(gold: Sequence[Node], answer: Sequence[Node], rules: Rules) -> bool
 def _distinct(items: Sequence[Node], rules: Rules) -> tuple[Node, ...]:
     kept: list[Node] = []
     for item in items:
-        if not any(compare(gold=other, answer=item, rules=rules) for other in kept):
+        if not any(_element(other, item, rules) for other in kept):
             kept.append(item)
     return tuple(kept)
 
@@ -229,6 +236,15 @@ def _ranges(gold: Node, answer: Node, rules: Rules) -> bool | None:
     if len(ordered[0]) != len(ordered[1]):
         return False
     return _all(_same_range(g, a, rules) for g, a in zip(*ordered, strict=True))
+
+
+def _systems(gold: Node, answer: Node, rules: Rules) -> bool | None:
+    """Conditions joined by a comma, ``and`` or ``or``: as sets of reals if both are, else one by one."""
+    if ranges.pieces(gold) is not None and ranges.pieces(answer) is not None:
+        return _ranges(gold, answer, rules)
+    if not ranges.is_system(gold) or not ranges.is_system(answer) or gold.kind != answer.kind:
+        return False
+    return _sequences(gold, answer, rules)
 
 
 def _same_range(gold: Interval, answer: Interval, rules: Rules) -> bool | None:

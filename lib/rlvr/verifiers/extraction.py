@@ -5,10 +5,11 @@ commitment; a remainder only if there is no statement.**
 
 1. What counts as the response: the text before the first chat marker (``<|im_end|>`` and the like) and behind
    the last ``</think>``. A ``<think>`` that is never closed leaves nothing.
-2. *Commitments*: ``\\boxed{..}``, ``\\fbox{..}``, ``\\boxed 5`` (the outermost of nested ones; one without
-   its closing brace ends with its line); an answer line, ``Answer: ..`` or ``Final Answer: ..`` at the start
-   of a line or sentence, or such a heading above its line; ``final answer is ..``; ``<answer>..</answer>``.
-   Boxes joined by nothing but a comma, ``and`` or ``or`` are one list; the same box twice is one.
+2. *Commitments*: ``\\boxed{..}``, ``\\fbox{..}``, ``\\framebox{..}``, ``\\boxed 5`` (the outermost of nested
+   ones; one without its closing brace ends with its line); an answer line, ``Answer: ..`` or
+   ``Final Answer: ..`` at the start of a line or sentence, or such a heading above its line;
+   ``final answer is ..``; ``<answer>..</answer>``. Boxes joined by nothing but a comma, ``and`` or ``or`` are
+   one list; the same box twice is one.
 3. *Statements*: ``#### ..`` on a line of its own; ``the answer is ..``; ``answer: ..`` in the middle of a
    line.
 4. *Remainder*: a short response that is nothing but an expression (``0.5``, ``$x = 5$``, ``10 cm``) is its
@@ -18,8 +19,9 @@ commitment; a remainder only if there is no statement.**
 
 Within what was found, the whole is read first (``\\text{ellipse}``, ``x = 5``, ``10 cm``); if that is not a
 commitment in a box but prose, the formula or number that it begins with, or else its last one. Nothing else
-takes its place if that is wrong or cannot be read. Markdown emphasis, code ticks, math delimiters, a full
-stop and ``I hope it is correct`` go; so does the ``!`` of ``the answer is 5!`` (in a box or a formula it is a
+takes its place if that is wrong or cannot be read, or if the words around it deny or change its value
+(``not 5``, ``half of 10``). Markdown emphasis, code ticks, math delimiters, a full stop and
+``I hope it is correct`` go; so does the ``!`` of ``the answer is 5!`` (in a box or a formula it is a
 factorial).
 
 All scans are linear in the length of the response.
@@ -31,7 +33,8 @@ import re
 from dataclasses import dataclass
 
 from rlvr.verifiers.answers.readings import is_expression
-from rlvr.verifiers.formulas import clean, first_formula, is_prose, last_formula
+from rlvr.verifiers.answers.words import NUMERALS
+from rlvr.verifiers.formulas import chosen_formula, clean, is_prose, last_formula
 
 MAX_ANSWER = 4_000  # characters of an answer that are read at all
 _LAST_BOXES = 64
@@ -39,7 +42,7 @@ _SHORT = 400  # a response that is an answer as a whole
 
 _CHAT = re.compile(r"<\|(?:im_start|im_end|endoftext|eot_id|end_of_text|end|eom_id)\|>|</s>")
 _OPENER = re.compile(r"\A(?:\s*<\|(?:im_start|begin_of_text|start_header_id)\|>(?:assistant)?\s*)+")
-_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE = re.compile(r"[ \t]*(\\?[^\s{}$.,;\\]+)")
 _JOINED = re.compile(
@@ -48,6 +51,7 @@ _JOINED = re.compile(
 _SPACING = re.compile(r"\\(?:quad|qquad|,|;|!|:| )|\\text\s*\{\s*,?\s*(and|or)\s*,?\s*\}|[{}]")
 _WORD = re.compile(r"answer|答案", re.IGNORECASE)
 _EXCLAIMED = re.compile(r"[-+]?[$£€]?\d[\d,.]*!+")
+_DELIMITED = re.compile(r"[\s*_`]*(?:\$.*\$|\\\(.*\\\)|\\\[.*\\\])[\s*_`.]*", re.DOTALL)
 _LEAD = re.compile(
     r"(?:^|[.!?;:。]\s*|\\n)[\s>*_#\-`~]*(?:\d+[.)]\s*)?[*_]*"
     r"(?:(?:so|thus|hence|therefore)[,\s]+)?(?:the\s+|my\s+|our\s+)?(?:final\s+|correct\s+)?[*_]*\Z",
@@ -58,6 +62,8 @@ _HEADING = re.compile(r"[*_`:# \t]*(?:\r?\n)+")
 _IS = re.compile(r"(?:\s+to\s+[^.\n:$\\]{0,60})?(?:\s+(?:is|are|=)|\s*[是为])[\s:*_`]{0,8}")
 _FINAL = re.compile(r"final\s*[*_]*\s*\Z", re.IGNORECASE)
 _MATHEMATICAL = re.compile(
+    r"(?:negative|minus)\s|"
+    rf"(?:{'|'.join(NUMERALS)})[.!]?\s*\Z|"
     r"[-+−]?\s*[\d$\\(\[{.√π]|[*_`]*[-+]?\d|[A-Za-z](?:\([a-z]\))?\s*[=<>≤≥]|[-+]?[A-Za-z]\b(?!\s+[a-z]{2})"
 )
 _HASHES = re.compile(r"^[ \t]*####[ \t]*(.{1,200})$", re.MULTILINE)
@@ -101,11 +107,11 @@ def extract(response: str, *, fallback: bool = True) -> Found | None:
 
 def _found(content: str, rule: str) -> Found:
     whole = clean(content)
-    if rule != "box" and _EXCLAIMED.fullmatch(whole):
+    if rule != "box" and _EXCLAIMED.fullmatch(whole) and not _DELIMITED.fullmatch(content):
         whole = whole.rstrip("!")
     candidates = [whole]
     if rule != "box" and is_prose(whole):
-        part = first_formula(whole) or last_formula(content)
+        part = chosen_formula(whole, content)
         if part is not None:
             candidates.append(clean(part))
     return Found(tuple(x for x in dict.fromkeys(candidates) if x), rule)

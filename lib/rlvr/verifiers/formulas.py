@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 
 from rlvr.verifiers.answers.notation import strip_stop
+from rlvr.verifiers.answers.words import MULTIPLIERS, changed, sign_before
 
-_HOPE = re.compile(r"\.?\s*I hope (?:it|this) is correct.*\Z", re.IGNORECASE | re.DOTALL)
+_HOPE = re.compile(r"I hope (?:it|this) is correct", re.IGNORECASE)
 _MATH = re.compile(
     r"\$\$[^$]++\$\$|(?<!\\)\$(?:[^$\\]|\\.)++\$|"
     r"\\\[(?:[^\\]|\\[^\[\]])++\\\]|\\\((?:[^\\]|\\[^()])++\\\)",
@@ -21,22 +22,27 @@ _NUMBER = re.compile(
     r"(?:\d{1,3}+(?:,\d{3})++(?!\d)(?:\.\d++)?|\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
     r"(?:\s{0,3}/\s{0,3}\d++(?:\.\d++)?|\s{0,3}\^\s{0,3}\{?-?\d++\}?|"
     r"\s{0,3}[x×]\s{0,3}10\s{0,3}\^\s{0,3}\{?-?\d++\}?)*+"
-    r"(?:\s?(?:\\?%|°))?)(?!(?!(?:cm|mm|km|kg)(?![A-Za-z])|m[²³])[A-Za-z_]))"
+    rf"(?:\s?(?:\\?%|°)|\s(?:percent|per\scent|(?:{'|'.join(MULTIPLIERS)}))(?![A-Za-z]))*+)(?!(?!(?:cm|mm|km|kg)(?![A-Za-z])|m[²³])[A-Za-z_]))"
 )
+_FACTOR = re.compile(rf"(?:\s?(?:percent|per\scent|{'|'.join(MULTIPLIERS)})(?![A-Za-z]))*+")
+_LAYERS = 40  # of emphasis and delimiters around an answer
 _OPERATORS = frozenset("=<>+-*/^×·≤≥≈≠(|")
-_OPERATORS_BEHIND = _OPERATORS - {"("} | {")", "!", "^"}
+_OPERATORS_BEHIND = _OPERATORS - {"("} | {")", "!", "^", "π", "√"}
 _CONNECTED = re.compile(r"\s*(?:,\s*(?:and|or)?|;|and|or)\s*")
 
 
 def clean(content: str) -> str:
     """Without emphasis, ticks, delimiters around the whole, and a closing full stop."""
-    content = _HOPE.sub("", content).strip()
-    while content:
+    hope = _HOPE.search(content)
+    if hope is not None:
+        content = content[: hope.start()].rstrip().removesuffix(".")
+    content = content.strip()
+    for _ in range(_LAYERS):
         before = content
         content = strip_stop(content.strip())
-        for mark in ("**", "__", "*", "`"):
-            if content.startswith(mark) or content.endswith(mark):
-                content = content.removeprefix(mark).removesuffix(mark).strip()
+        content = content.strip("*`").strip()
+        if content.startswith("__") or content.endswith("__"):
+            content = content.removeprefix("__").removesuffix("__").strip()
         for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
             size = len(opening)
             inside = content[size:-size]
@@ -52,54 +58,75 @@ def clean(content: str) -> str:
     return content
 
 
+def chosen_formula(whole: str, content: str) -> str | None:
+    """Of prose behind an answer mark: the formula or number that it begins with, else the last one. None if
+    words around it change its value."""
+    if (match := _MATH.match(whole)) is not None:
+        return _unless_changed(whole, 0, _FACTOR.match(whole, match.end()).end())
+    if (match := _NUMBER.match(whole)) is not None:
+        return _unless_changed(whole, *_formula_around(whole, match.start(), match.end(), 0))
+    return last_formula(content)
+
+
 def last_formula(text: str) -> str | None:
     """The last formula in delimiters (with those that ``and`` or a comma join to it), or the last plain
-    number with the formula that it is part of: of ``the line is 2x + 3y = 7`` the equation, not the 7."""
+    number with the formula that it is part of: of ``the line is 2x + 3y = 7`` the equation, not the 7. None
+    if the words around it change its value (``not 5``, ``half of 10``); a sign in words is read."""
     spans = [(m.start(), m.end()) for m in _MATH.finditer(text)]
     tail = spans[-1][1] if spans else 0
     numbers = list(_NUMBER.finditer(text, tail))
     if numbers:
-        number = numbers[-1]
-        return _formula_around(text, number.start(), number.end(), tail)
+        start, end = _formula_around(text, numbers[-1].start(), numbers[-1].end(), tail)
+        return _unless_changed(text, start, end)
     if not spans:
         return None
-    start, end = spans[-1]
+    start, end = spans[-1][0], _FACTOR.match(text, spans[-1][1]).end()
     for before, stop in reversed(spans[:-1]):
         if _CONNECTED.fullmatch(text, stop, start) is None:
             break
         start = before
-    return text[start:end]
+    return _unless_changed(text, start, end)
 
 
-def _formula_around(text: str, start: int, end: int, low: int) -> str:
-    """Pieces without spaces, left and right of a number, as long as operators join them to it."""
+def _unless_changed(text: str, start: int, end: int) -> str | None:
+    if changed(text, start, end):
+        return None
     formula = text[start:end].strip()
-    left = text[max(low, start - 300) : start]
-    glued = left[len(left.rstrip()) :] == ""
-    for piece in reversed(left.split()):
-        joined = glued or formula[0] in _OPERATORS or piece[-1] in _OPERATORS
-        if not joined or not _is_formula(piece):
+    if formula[0] in "([" and formula.count(formula[0]) > formula.count({"(": ")", "[": "]"}[formula[0]]):
+        formula = formula[1:]
+    if not sign_before(text, start):
+        return formula
+    return f"-{formula}" if _NUMBER.fullmatch(formula) and formula[0] not in "-+−" else None
+
+
+def _formula_around(text: str, start: int, end: int, low: int) -> tuple[int, int]:
+    """Where the formula around a number begins and ends: pieces without spaces as long as operators join
+    them to it."""
+    start += len(text[start:end]) - len(text[start:end].lstrip())
+    end = start + len(text[start:end].rstrip())
+    low = max(low, start - 300)
+    while True:
+        stop = len(text[low:start].rstrip()) + low
+        pieces = text[low:stop].split()
+        if not pieces or not (stop == start or text[start] in _OPERATORS or pieces[-1][-1] in _OPERATORS):
             break
-        formula = f"{piece}{'' if glued else ' '}{formula}"
-        glued = False
-    right = text[end : end + 300]
-    glued = not right[:1].isspace()
-    for piece in right.split():
+        if not _is_formula(pieces[-1]):
+            break
+        start = stop - len(pieces[-1])
+    high, whole = end + 300, end
+    while True:
+        rest = text[end:high]
+        piece = (rest.split(None, 1) or [""])[0]
         bare = piece.rstrip(".,;:!?")
-        joined = (
-            bare[:1] in _OPERATORS or formula[-1] in _OPERATORS
-            if not glued
-            else bare[:1] in _OPERATORS_BEHIND
-        )
-        if not bare or not joined or not _is_formula(bare):
+        glued = not rest[:1].isspace()
+        joined = bare[:1] in (_OPERATORS_BEHIND if glued else _OPERATORS)
+        if not bare or not (joined or (not glued and text[end - 1] in _OPERATORS)) or not _is_formula(bare):
             break
-        formula = f"{formula}{'' if glued else ' '}{bare}"
-        glued = False
+        end += len(rest) - len(rest.lstrip()) + len(bare)
+        whole = end if bare[-1] not in _OPERATORS else whole  # what ends in an operator is no formula
         if bare != piece:
             break
-    if formula[0] in "([" and formula.count(formula[0]) > formula.count({"(": ")", "[": "]"}[formula[0]]):
-        return formula[1:]
-    return formula
+    return start, _FACTOR.match(text, whole).end()
 
 
 def is_prose(text: str) -> bool:
@@ -110,9 +137,3 @@ def is_prose(text: str) -> bool:
 def _is_formula(piece: str) -> bool:
     """No word, no end of a sentence."""
     return piece[-1] not in ".;:?!" and not re.search(r"(?<![\\A-Za-z])[A-Za-z]{2,}(?![A-Za-z])(?!\()", piece)
-
-
-def first_formula(text: str) -> str | None:
-    """The formula or number that a text begins with."""
-    match = _MATH.match(text) or _NUMBER.match(text)
-    return None if match is None else match.group()

@@ -10,14 +10,15 @@ from functools import lru_cache
 from rlvr.verifiers.answers.notation import normalize, tokenize
 from rlvr.verifiers.answers.reader import read
 from rlvr.verifiers.answers.tree import Call, Node, Num, Quantity, Unreadable
-from rlvr.verifiers.extraction import boxes, extract
+from rlvr.verifiers.extraction import MAX_ANSWER, boxes, extract
 from rlvr.verifiers.formulas import clean
 
 _ROOT = re.compile(r"\\sqrt\s*\(")
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 _UPRIGHT = re.compile(
-    r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf|operatorname)(?![A-Za-z])"
+    r"\\(?:text|mbox|textbf|textit|textrm|textnormal|textup|mathrm|mathbf|operatorname)(?![A-Za-z])"
 )
+MAX_GOLD = 50_000  # characters of a gold answer, which may be a whole solution with its box
 WRAPPINGS = ("{}", r"So the result is \boxed{{{}}}.", "Answer: {}", "**{}**", r"The final answer is ${}$.")
 
 
@@ -35,7 +36,12 @@ class Gold:
 def read_gold(gold: str, kind: str = "auto") -> Gold:
     """A gold answer: the inside of its last box if it has one, else the whole; of a text that states an
     answer (``The final answer is ..``) and cannot be read otherwise, that answer."""
-    return _read_gold(gold, kind) if isinstance(gold, str) else Gold("", None, "", "not_text")
+    if not isinstance(gold, str):
+        return Gold("", None, "", "not_text")
+    gold = gold.strip()
+    if len(gold) > MAX_GOLD:
+        return Gold(gold[:200], None, "", "too_long")
+    return _read_gold(gold, kind)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -47,7 +53,7 @@ def _read_gold(gold: str, kind: str) -> Gold:
         text = found.candidates[0] if found is not None and found.rule == "box" and found.candidates else ""
     else:
         text = clean(gold)
-    problem = _malformed(text)
+    problem = "too_long" if len(text) > MAX_ANSWER else _malformed(text)
     if problem is not None:
         return Gold(text, None, "", problem)
     node = _node(text, kind)
@@ -65,8 +71,8 @@ def _read_gold(gold: str, kind: str) -> Gold:
 
 def check_gold(gold: str, kind: str = "auto") -> str | None:
     """None for a usable gold answer, else one word: ``empty``, ``unbalanced``, ``malformed_root``,
-    ``damaged``, ``not_an_integer``, ``prose`` (readable as text only, so that any other wording is
-    undecided)."""
+    ``damaged``, ``too_long``, ``not_an_integer``, ``prose`` (readable as text only, so that any other wording
+    is undecided)."""
     read_one = read_gold(gold, kind)
     if read_one.problem is None and read_one.node is None:
         return "prose"
@@ -109,6 +115,8 @@ def as_words(text: str) -> str:
     letters = "".join(c if c.isalnum() or c == "'" else " " for c in bare).split()
     if not letters or any(c.isdigit() for word in letters for c in word):
         return ""
+    if "!" in bare and ((bare == text and len(letters) == 1) or max(map(len, letters)) < 3):
+        return ""  # a factorial: n!, ab!
     if letters[0].lower() in ("a", "an", "the") and len(letters) > 1:
         letters = letters[1:]
     short = len(letters) == 1 and len(letters[0]) < 3 and letters[0].lower() != "no"  # C, AB: case counts

@@ -15,16 +15,18 @@ from rlvr.verifiers.answers import numeric
 from rlvr.verifiers.answers.notation import normalize
 from rlvr.verifiers.answers.readings import readings
 from rlvr.verifiers.answers.tree import Beyond, Dots, Node, Seq, Text
+from rlvr.verifiers.answers.words import CHANGING
 from rlvr.verifiers.base import Verdict
 from rlvr.verifiers.extraction import MAX_ANSWER, extract
 
 MAX_OPEN = 500  # characters of an answer that math-verify is asked about
 _CHOICE = re.compile(r"\(?([A-J])[).:](?=\s|\\|\$|$)|\(([A-J])\)")
 _OTHER = re.compile(r"\b(?:or|and)\b|\([A-J]\)|\b[A-J][).:]|,\s*[A-J]\b")
-_UPRIGHT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf)(?![A-Za-z])\s*|[{}$]")
+_UPRIGHT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textup|mathrm|mathbf)(?![A-Za-z])\s*|[{}$]")
 _DOTS = re.compile(r"\\(?:ldots|dots|cdots|vdots)|\.\.\.|…")
 _COMMAND = re.compile(r"\\(?:begin|end)\s*\{\w+\*?\}|\\[A-Za-z]+")
 _WORD = re.compile(r"[A-Za-z]{3,}")
+_INSIDE = re.compile(r"\\(?:text[a-z]*|mbox|hbox)\s*\{[^{}]*[^{}\s.,;:]|\\mathrm\s*\{[^{}]*[A-Za-z]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ def _against(gold: golds.Gold, candidates: Sequence[str], kind: str) -> tuple[Ve
     if (
         dots
         or not formula
-        or (gold.node is None and _prose(gold.text))
+        or _worded(answer)
+        or (gold.node is None and _worded(gold.text))
         or len(answer) > max(MAX_OPEN, 4 * len(gold.text))
     ):
         if gold.node is None:
@@ -106,7 +109,7 @@ def _against(gold: golds.Gold, candidates: Sequence[str], kind: str) -> tuple[Ve
 
 def _compare(gold: golds.Gold, answer: str, nodes: Sequence[Node], kind: str) -> tuple[Verdict, list[Open]]:
     if gold.node is None:
-        if _prose(gold.text):
+        if _worded(gold.text):
             return Verdict(None, answer, "bad_gold"), []
         return Verdict(None, answer, "undecided"), [Open(gold.text, answer, False, True)]
     rules = exact.Rules(whole=kind == "integer", floating=kind == "float")
@@ -143,6 +146,13 @@ def _same_text(gold: golds.Gold, answer: str) -> bool:
 def _prose(text: str) -> bool:
     """Three words or more: math-verify would read them as products of letters."""
     return len(_WORD.findall(_COMMAND.sub(" ", text))) >= 3
+
+
+def _worded(text: str) -> bool:
+    """Prose, or a word that means something: math-verify would drop it (``5 \\text{ squared}``)."""
+    if _INSIDE.search(text) is not None or _prose(text):
+        return True
+    return any(len(word) > 3 or word.lower() in CHANGING for word in _WORD.findall(_COMMAND.sub(" ", text)))
 
 
 def _has_dots(node: Node) -> bool:

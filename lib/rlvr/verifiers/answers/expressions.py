@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from rlvr.verifiers.answers.cursor import Cursor, literal, need_scalars
-from rlvr.verifiers.answers.tree import Based, Beyond, Call, Node, Num, Seq, Sym, Unreadable, joined
+from rlvr.verifiers.answers import units
+from rlvr.verifiers.answers.cursor import literal, need_scalars
+from rlvr.verifiers.answers.marks import MAX_CHAIN, Marks
+from rlvr.verifiers.answers.tree import Based, Beyond, Call, Node, Num, Seq, Sym, Unreadable, joined, symbols
 
-MAX_CHAIN = 40  # operations of one product, signs before it, marks behind a factor
-_ACCENTS = frozenset("dot ddot hat bar vec tilde overline underline widehat overrightarrow check".split())
+_ACCENTS = frozenset("dot ddot hat bar vec tilde overline widehat overrightarrow check".split())
 _FACTORS = frozenset(("num", "mixed", "repeating", "sym", "cmd", "func", "(", "[", "{", "style", "upright"))
 _ENDS = {("cmd", name) for name in ("rfloor", "rceil", "circ", "prime")}
 
 
-class Expressions(Cursor):
+class Expressions(Marks):
     """Reads scalars. ``atom`` and ``group``, which know the structures as well, are :class:`Reader`'s."""
-
-    def atom(self) -> Node:
-        raise NotImplementedError
-
-    def group(self) -> Node:
-        raise NotImplementedError
 
     def sum(self) -> Node:
         self.enter()
@@ -78,7 +73,9 @@ class Expressions(Cursor):
     def starts_factor(self, before: Node) -> bool:
         kind = self.kind()
         if kind == "upright":
-            return not isinstance(before, Num) or self.peek()[1] in "ie"
+            letter = self.peek()[1]
+            known = letter not in "ie" and units.canonical(letter) is not None
+            return not (known and (isinstance(before, Num) or not symbols(before)))
         if kind == "|":
             return not self.bars
         if kind in ("num", "mixed"):
@@ -87,113 +84,25 @@ class Expressions(Cursor):
 
     def juxtapose(self, node: Node) -> Node:
         start = self.at
-        right = self.power()
+        right = self.atom()
+        mixed = self.is_mixed(node, right, start)
+        if mixed and self.at_percent_or_degree():
+            return self.marks(Call("add", (node, right)))
+        after = self.at
+        right = self.marks(right)
         need_scalars(node, right)
-        if self.tokens[start] == ("cmd", "frac") and isinstance(node, Num) and not node.decimal:
-            top, bottom = right.args if isinstance(right, Call) and right.name == "div" else (None, None)
-            if isinstance(top, Num) and isinstance(bottom, Num) and 0 < top.value < bottom.value:
-                if self.peek(start - 1 - self.at)[0] == "num":
-                    return Call("add", (node, right))
+        if mixed and self.at == after:
+            return Call("add", (node, right))
         return joined("mul", node, right)
 
-    def power(self) -> Node:
-        node, steps = self.atom(), 0
-        while True:
-            kind = self.kind()
-            steps += 1
-            if steps > MAX_CHAIN:
-                raise Beyond("too many marks behind a factor")
-            if kind == "^":
-                self.take()
-                node = self.exponent(node)
-            elif kind == "!":
-                self.take()
-                if self.kind() == "!":
-                    raise Unreadable("double factorial")
-                need_scalars(node)
-                node = Call("factorial", (node,))
-            elif kind == "%":
-                self.take()
-                need_scalars(node)
-                node = Call("percent", (node,))
-            elif kind == "'":
-                node = self.prime(node)
-            elif kind == "_":
-                node = self.subscript(node)
-            elif kind == "cmd" and self.peek()[1] == "circ":
-                self.take()
-                node = Call("degree", (node,))
-            elif kind == "unit" and self.peek()[1] in ("degree", "degrees", "deg"):
-                self.take()
-                node = Call("degree", (node,))
-            else:
-                return node
-
-    def exponent(self, base: Node) -> Node:
-        if self.peek() == ("cmd", "circ"):
-            self.take()
-            return self.degree(base)
-        if self.peek() == ("cmd", "prime"):
-            return self.prime(base)
-        if self.kind() == "{":
-            inner = [self.peek(k) for k in (1, 2)]
-            if inner[1][0] == "}" and inner[0] in (("cmd", "circ"), ("sym", "o")):
-                self.at += 3
-                return self.degree(base)
-            if inner[0] in (("cmd", "prime"), ("'", "'")):
-                self.take()
-                node = self.prime(base)
-                self.take("}")
-                return node
-            if inner[0][0] == "text" and inner[0][1].strip() in ("th", "st", "nd", "rd"):
-                self.at += 3
-                return base
-            power = self.group()
-        else:
-            sign = self.take() if self.kind() in ("-", "+") else "+"
-            power = literal(self.take()) if self.kind() == "num" else self.argument()
-            power = Call("neg", (power,)) if sign == "-" else power
-        need_scalars(base, power)
-        return Call("pow", (base, power))
-
-    def degree(self, base: Node) -> Node:
-        """An angle, or a temperature if C or F follows at the end."""
-        if self.peek()[1] in ("C", "F") and self.kind(1) in ("end", "sep", "rel"):
-            self.currency = "celsius" if self.take() == "C" else "fahrenheit"
-            return base
-        need_scalars(base)
-        return Call("degree", (base,))
-
-    def prime(self, node: Node) -> Node:
-        count = 0
-        while self.kind() == "'" or self.peek() == ("cmd", "prime"):
-            self.take()
-            count += 1
-        if isinstance(node, Num) and count <= 2:
-            self.currency = "arcminute" if count == 1 else "arcsecond"
-            return node
-        if not isinstance(node, Sym):
-            raise Unreadable("prime behind an expression")
-        return Sym(node.name + "'" * count)
-
-    def subscript(self, node: Node) -> Node:
-        digits = self.peek(-1)[1]
-        self.take("_")
-        if self.kind() == "{":
-            start = self.at
-            self.skip_group()
-            inside = self.tokens[start + 1 : self.at - 1]
-        else:
-            inside = [self.peek()]
-            self.take()
-        label = "".join(value.strip() for _, value in inside)
-        if not label:
-            raise Unreadable("empty subscript")
-        if isinstance(node, Sym):
-            return Sym(f"{node.name}_{label}")
-        if isinstance(node, Num) and label.isdigit() and 2 <= int(label[:3]) <= 36:
-            return Based(digits, int(label))
-        raise Unreadable("subscript behind an expression")
+    def is_mixed(self, node: Node, right: Node, start: int) -> bool:
+        """An integer literal directly before a proper numeric fraction."""
+        if self.tokens[start] != ("cmd", "frac") or not isinstance(node, Num) or node.decimal:
+            return False
+        top, bottom = right.args if isinstance(right, Call) and right.name == "div" else (None, None)
+        if not isinstance(top, Num) or not isinstance(bottom, Num) or not 0 < top.value < bottom.value:
+            return False
+        return self.peek(start - 1 - self.at)[0] == "num"
 
     def symbol(self, name: str) -> Node:
         """A letter; a function if a bracket with one number follows, or any bracket behind f, g, h."""
@@ -280,7 +189,7 @@ class Expressions(Cursor):
             return Call("floor" if name == "lfloor" else "ceil", (node,))
         if name == "emptyset":
             return Seq("set", ())
-        if name in ("boxed", "fbox"):
+        if name in ("boxed", "fbox", "framebox", "underline"):
             return self.group()
         raise Unreadable(f"command \\{name}")
 

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import re
 
-from rlvr.verifiers.answers import units, vocabulary
-from rlvr.verifiers.answers.tree import Unreadable
-
-Token = tuple[str, str]  # kind, value
+from rlvr.verifiers.answers import signs, units, vocabulary, words
+from rlvr.verifiers.answers.signs import Token
 
 _UNICODE = str.maketrans(
     {
-        **{a: "-" for a in "−–—‐‑﹣"},
+        **{a: "-" for a in "−–—‐‑﹣"}, **{a: "" for a in "✓✔∎"},
         **{a: r"\cdot " for a in "·⋅∙•"},
         **{a: f"^{{{b}}}" for a, b in zip("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789", strict=True)},
         **{a: f"_{{{b}}}" for a, b in zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)},
@@ -44,18 +42,27 @@ _COSMETIC = re.compile(
     r"\\(?:left|right|middle|[bB]ig{1,2}[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits)(?![A-Za-z])|"
     r"\\q?quad|\\(?:enspace|thinspace|negthinspace|nonumber|notag|hfill)(?![A-Za-z])|"
     r"\\(?:tiny|small|normalsize|large|Large|LARGE|huge|Huge|bf|rm|it)(?![A-Za-z])|\\(?:text)?color\s*\{[^{}]*\}|"
-    r"\\[hv]space\*?\{[^{}]*\}|\\phantom\s*(?:\{[^{}]*\}|.)|\\(?:label|tag)\{[^{}]*\}|"
+    r"\\(?:checkmark|blacksquare|qed)(?![A-Za-z])|\\[hv]space\*?\{[^{}]*\}|\\phantom\s*(?:\{[^{}]*\}|.)|\\(?:label|tag)\{[^{}]*\}|"
     r"(?<!\\)\\[,;:!\s/]|(?<!\\)\\[()\[\]]|(?<!\\)\$|~"
 )
+_UNBRACED = re.compile(r"\\(?:text|mathrm|textrm|mbox)\s+([A-Za-z])(?![A-Za-z])")
+_UNIT_FRACTION = re.compile(
+    r"\\[dt]?frac\s*\{\s*\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]{1,20})\}(\^\{?[23]\}?)?\s*\}"
+    r"\s*\{\s*\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]{1,20})\}(\^\{?[23]\}?)?\s*\}"
+)
+_PER_CENT = re.compile(r"\bper\s+cent\b")
 _ROOT = re.compile(r"√\s*(\d+|[A-Za-z])")
 _MODULE = re.compile(r"\b(?:np|numpy|math|sympy|sp)\.(?=[a-z])")
 _TIMES_TEN = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)")
 
-_FLAT = re.compile(r"\\(?:text|mbox|textbf|mathrm)\s*|[{}\s]")
+_FLAT = re.compile(r"\\(?:text|mbox|textbf|textup|mathrm)\s*|[{}\s]")
 _CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?([ap])\.?m\.?", re.IGNORECASE)
 _BASED = re.compile(r"(-?[0-9A-Z]*[A-Z][0-9A-Z]*)_(\d{1,2})")
 
-_TEXT = r"\\(?:text|mbox|hbox|textbf|textit|textrm|textnormal|textsf|mathrm|operatorname\*?)"
+_NEGATIVE = ("negative", "minus")
+_NUMBER_AND_WORDS = re.compile(r"([-+]?\d[\d,]*(?:\.\d+)?)\s+([A-Za-z][A-Za-z .'/^23-]*)")
+
+_TEXT = r"\\(?:text|mbox|hbox|textbf|textit|textrm|textnormal|textsf|textup|textsc|mathrm|operatorname\*?)"
 _TOKEN = re.compile(
     rf"""
     (?P<space>\s+)
@@ -90,12 +97,21 @@ def normalize(text: str) -> str:
         previous = None
         while previous != text and "," in text + "\\":
             previous, text = text, _GROUP.sub("", text)
+        if "frac" in text and ("\\text" in text or "\\mathrm" in text or "\\mbox" in text):
+            text = _UNIT_FRACTION.sub(_unit_fraction, _UNBRACED.sub(r"\\text{\1}", text))
         text = text.replace(r"\$", "\N{FULLWIDTH DOLLAR SIGN}")
         text = _COSMETIC.sub(" ", text)
     if "**" in text:
         text = text.replace("**", "^")
-    text = _TIMES_TEN.sub("*", _MODULE.sub("", text))
+    text = _PER_CENT.sub("percent", _TIMES_TEN.sub("*", _MODULE.sub("", text)))
     return strip_stop(text.strip())
+
+
+def _unit_fraction(match: re.Match[str]) -> str:
+    """``\\frac{\\text{m}}{\\text{s}}`` as one unit, if it is one."""
+    above, power, below, other = (part or "" for part in match.groups())
+    unit = f"{above.strip()}{power}/{below.strip()}{other}".replace("{", "").replace("}", "")
+    return match.group() if units.canonical(unit) is None else rf"\text{{ {unit}}}"
 
 
 def strip_stop(text: str) -> str:
@@ -104,6 +120,8 @@ def strip_stop(text: str) -> str:
         if text.endswith(_TRAILING):
             text = text[:-2].rstrip()
         elif text and text[-1] in ".,;:" and not text.endswith(".."):
+            text = text[:-1].rstrip()
+        elif text.endswith("\\"):  # of a hidden space, "\\ ", whose space was stripped
             text = text[:-1].rstrip()
         else:
             return text
@@ -154,9 +172,9 @@ def tokenize(text: str, *, grouped: bool = True) -> list[Token]:
         elif kind == "text":
             tokens.extend(_upright(match.group("words"), tokens))
         elif kind == "cmd":
-            tokens.extend(_command(value))
+            tokens.extend(signs.command(value))
         elif kind == "escaped":
-            tokens.extend(_escaped(value))
+            tokens.extend(signs.escaped(value))
         elif kind == "rel":
             tokens.append(("rel", "=" if value == "==" else value))
         elif kind == "op":
@@ -165,7 +183,7 @@ def tokenize(text: str, *, grouped: bool = True) -> list[Token]:
             elif value in ")]":
                 depth = max(0, depth - 1)
             braces += (value == "{") - (value == "}")
-            tokens.extend(_operator(value))
+            tokens.extend(signs.operator(value))
         else:
             tokens.append((kind, value))
         if kind in ("cmd", "escaped") and tokens and tokens[-1][0] in ("{{", "("):
@@ -189,49 +207,8 @@ def _whole(text: str) -> list[Token]:
     return []
 
 
-def _operator(sign: str) -> list[Token]:
-    if sign in ",;":
-        return [("sep", sign)]
-    if sign in "+-*/^_!%|()[]{}:'&":
-        return [(sign, sign)]
-    if sign in "\N{FULLWIDTH DOLLAR SIGN}$":
-        return [("cur", "dollar")]
-    if sign in "\N{EURO SIGN}\N{POUND SIGN}\N{YEN SIGN}":
-        return [("cur", {"\N{EURO SIGN}": "euro", "\N{POUND SIGN}": "gbp"}.get(sign, "yuan"))]
-    if sign in '"`':
-        return []
-    raise Unreadable(f"sign {sign!r}")
-
-
-def _escaped(sign: str) -> list[Token]:
-    if sign in "{}":
-        return [(sign * 2, sign * 2)]
-    if sign in "%|":
-        return [(sign, sign)]
-    if sign in "_#&":
-        raise Unreadable(f"sign {sign!r}")
-    return []  # spacing
-
-
-def _command(name: str) -> list[Token]:
-    name = vocabulary.ALIASES.get(name, name)
-    if name in vocabulary.GREEK:
-        return [("sym", vocabulary.SAME_LETTER.get(name, name))]
-    if name == "infty":
-        return [("sym", "oo")]
-    if name in ("pi", "imath"):
-        return [("sym", "pi" if name == "pi" else "i")]
-    if name in vocabulary.RELATIONS:
-        return [("rel", vocabulary.RELATIONS[name])]
-    if name in vocabulary.OPERATORS:
-        return [(vocabulary.OPERATORS[name], vocabulary.OPERATORS[name])]
-    if name in vocabulary.DOTS:
-        return [("dots", name)]
-    if name in vocabulary.STYLES:
-        return [("style", name)] if name == "mathbb" else []
-    if name in vocabulary.FUNCTIONS and name not in ("binom", "sqrt"):
-        return [("func", vocabulary.FUNCTIONS[name])]
-    return [("cmd", name)]
+def _at_start(before: list[Token]) -> bool:
+    return not before or before[-1][0] in ("rel", "sep", "(", "[", "{", "{{")
 
 
 def _word(word: str, before: list[Token]) -> list[Token]:
@@ -250,6 +227,10 @@ def _word(word: str, before: list[Token]) -> list[Token]:
         return [("sym", word)]
     if lower in vocabulary.FILLER and word != "A" and not before:
         return []
+    if lower in _NEGATIVE and _at_start(before):
+        return [("-", "-")]
+    if word in vocabulary.CURRENCIES and not before:
+        return [("cur", vocabulary.CURRENCIES[word])]
     if word in ("cm", "mm", "km", "kg") and before:
         return [("unit", word)]
     if word.isupper() or len(word) <= 3:
@@ -257,23 +238,38 @@ def _word(word: str, before: list[Token]) -> list[Token]:
     return [("text", word)]
 
 
-def _upright(words: str, before: list[Token]) -> list[Token]:
+def _upright(inside: str, before: list[Token]) -> list[Token]:
     """The inside of \\text{...}: mathematics if it holds a digit, a connective, a letter, or words."""
-    bare = words.strip()
+    bare = inside.strip()
     core = bare.strip(" ,.;:")
     lower = core.lower()
     if not core:
         return [("sep", ",")] if "," in bare else []
+    if core == "!":
+        return [("!", "!")]
     if lower in ("and", "or", "and/or"):
         return [("sep", "and" if lower != "or" else "or")]
-    if lower in ("percent", "pct"):
+    if lower in ("percent", "per cent", "pct"):
         return [("%", "%")]
     if core in vocabulary.FUNCTIONS:
         return _word(core, before)
-    if core in vocabulary.FILLER and not before:
+    if not before and core != "A" and all(word in vocabulary.FILLER for word in lower.split()):
         return []
+    if lower in _NEGATIVE and _at_start(before):
+        return [("-", "-")]
     if len(core) == 1 and core.isalpha():
         return [("upright", core)]
+    if core in vocabulary.CURRENCIES and not before:
+        return [("cur", vocabulary.CURRENCIES[core])]
+    if lower == "pi":
+        return [("sym", "pi")]
+    if units.canonical(core) is not None:  # km/h, m/s^2
+        return [("text", bare)]
+    if core.startswith("\\"):
+        return tokenize(normalize(core))
+    counted = None if before else _NUMBER_AND_WORDS.fullmatch(core)
+    if counted is not None and words.role(counted[2], counted[1] == "1") is not None:
+        return [*tokenize(normalize(counted[1])), ("text", counted[2])]
     if re.search(r"\d", core) and re.fullmatch(r"[\d\s.,+\-*/=()%A-Z]+", core):
         return tokenize(normalize(core))
     if re.search(r"[+=^/*<>]", core) and not re.search(r"[^\W\d_]{3}|\s[^\W\d_]{2}", core):

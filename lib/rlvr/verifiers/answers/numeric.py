@@ -5,7 +5,9 @@ digits grows. Nothing is rounded first: ``1/2004!`` and ``1/2006!`` differ by a 
 Letters take fixed pseudo-random values, so that a verdict repeats:
 
 - positive rational numbers; negative ones as well if an absolute value is written;
-- whole numbers if a floor, factorial, binomial or a power of a negative number holds a letter;
+- whole numbers if a factorial, a binomial or a power of a negative number holds a letter, or a floor or
+  ceiling that a whole letter does not make superfluous (``\\lfloor n/2 \\rfloor``); for
+  ``\\lfloor x \\rfloor`` numbers of both signs that are not whole;
 - points where the gold answer has no real value are left out, unless ``i`` is written or none is left.
 
 The limits are those of :mod:`rlvr.verifiers.answers.evaluation`.
@@ -26,12 +28,14 @@ from rlvr.verifiers.answers.evaluation import (
     inexact,
     mpmath_context,
 )
-from rlvr.verifiers.answers.tree import Call, Node, Num, Sym, symbols, walk
+from rlvr.verifiers.answers.tree import CONSTANTS, Call, Node, Num, Sym, symbols, walk
 
 _DIGITS = (40, 100)
 _MORE_DIGITS = 2_000
 _SCALES = (Fraction(1), Fraction(1, 4), Fraction(6), Fraction(50), Fraction(1, 30), Fraction(300))
 _WHOLE = (5, 7, 9, 12, 15, 20, 25, 30, 40, 50, 60, 80)
+_WIDE = (5, 7, 9, 300, 12, 15, 20, 5_000, 25, 30, 40, 10**5, 50, 60, 80, 10**7)
+_WHOLE_ONLY = frozenset(("mod", "factorial", "binom"))
 _ENOUGH = 4
 
 
@@ -217,20 +221,28 @@ def _at(
 
 
 def _points(names: list[str], *nodes: Node) -> list[dict[str, Fraction]]:
-    whole = signed = False
+    signed = whole = real = bounded = False
     for node in nodes:
         for part in walk(node):
             if not isinstance(part, Call):
                 continue
             if part.name == "abs":
                 signed = True
-            elif part.name in ("floor", "ceil", "factorial", "binom", "mod") and symbols(part):
+            elif part.name in ("floor", "ceil") and symbols(part):
+                whole, real = True, real or _is_whole_anyway(part.args[0])
+            elif part.name == "mod" and symbols(part):
                 whole = True
-            elif part.name == "pow" and symbols(part.args[1]) and not symbols(part.args[0]):
+            elif part.name in ("factorial", "binom") and symbols(part):
+                whole = bounded = True
+            elif part.name == "pow" and symbols(part.args[1]):
+                bounded = True
                 base = exact(part.args[0])
-                whole |= base is not None and base < 0
-    if whole:
-        return [{n: Fraction(1 + fixed_number(n, k) % top) for n in names} for k, top in enumerate(_WHOLE)]
+                whole |= not symbols(part.args[0]) and base is not None and base < 0
+    real &= not any(isinstance(x, Call) and x.name in _WHOLE_ONLY for node in nodes for x in walk(node))
+    if whole and not real:
+        tops = _WHOLE if bounded else _WIDE
+        return [{n: Fraction(1 + fixed_number(n, k) % top) for n in names} for k, top in enumerate(tops)]
+    signed |= real
     points = []
     for k, scale in enumerate(_SCALES):
         values = {n: scale * (Fraction(1, 2) + Fraction(fixed_number(n, k), 2**32)) for n in names}
@@ -239,3 +251,17 @@ def _points(names: list[str], *nodes: Node) -> list[dict[str, Fraction]]:
             points.append({n: v * (1 if fixed_number(n, k + 100) % 2 else -1) for n, v in values.items()})
             points.append({n: -v for n, v in values.items()})
     return points
+
+
+def _is_whole_anyway(node: Node) -> bool:
+    """Whether a scalar is a letter, or a sum of whole multiples of letters: its floor says that the letters
+    are no whole numbers."""
+    if isinstance(node, Num):
+        return True
+    if isinstance(node, Sym):
+        return node.name not in CONSTANTS
+    return (
+        isinstance(node, Call)
+        and node.name in ("add", "neg", "mul")
+        and all((isinstance(x, Num) and x.value.denominator == 1) or _is_whole_anyway(x) for x in node.args)
+    )

@@ -23,12 +23,70 @@ def pieces(node: Node) -> list[Interval] | None:
             return _pair(node)
         if node.kind == "set":
             return [Interval(x, x, True, True) for x in node.items] if _scalars(node.items) else None
-        if node.kind == "list" and len(node.items) == 2 and _scalars(node.items):
-            return _pair(node)
-        return _together(node.items, points=False)
+        return _conditions(node) if is_system(node) else _together(node.items, points=False)
     if isinstance(node, Relation):
         return _bounds(node)
     return None
+
+
+def is_system(node: Node) -> bool:
+    """A list of conditions with an inequality among them."""
+    return isinstance(node, Seq) and any(
+        isinstance(x, Relation) and not set(x.ops) <= {"=", "~", "in"} for x in node.items
+    )
+
+
+def _conditions(node: Seq) -> list[Interval] | None:
+    """Conditions on one letter: ``or`` unites them, a comma and ``and`` intersect. None for several letters,
+    whose sets are not sets of reals, and for an equation beside an inequality in a list."""
+    if not all(isinstance(x, Relation) for x in node.items):
+        return None
+    names = {labels.letter(x) for x in node.items}
+    if len(names) != 1 or None in names:
+        return None
+    if node.kind == "or":
+        return _together(node.items, points=False)
+    if any("=" in x.ops for x in node.items):
+        return None
+    result = [Interval(_MINUS_INFINITY, _INFINITY, False, False)]
+    for item in node.items:
+        inner = pieces(item)
+        met = None if inner is None else _meet(result, inner)
+        if met is None:
+            return None
+        result = met
+    return result
+
+
+def _meet(first: list[Interval], second: list[Interval]) -> list[Interval] | None:
+    """The intersection; None if an end has no value."""
+    if len(first) * len(second) > 400:
+        return None
+    result = []
+    for a in first:
+        for b in second:
+            low = _inner_end(a.low, a.low_closed, b.low, b.low_closed, 1)
+            high = _inner_end(a.high, a.high_closed, b.high, b.high_closed, -1)
+            if low is None or high is None:
+                return None
+            ends = _end(low[0]), _end(high[0])
+            if None not in ends and (ends[0] > ends[1] or (ends[0] == ends[1] and not (low[1] and high[1]))):
+                continue
+            result.append(Interval(low[0], high[0], low[1], high[1]))
+    return result
+
+
+def _inner_end(a: Node, a_closed: bool, b: Node, b_closed: bool, side: int) -> tuple[Node, bool] | None:
+    """The larger of two lower ends (``side`` 1) or the smaller of two upper ones (-1), and its kind."""
+    outermost = _MINUS_INFINITY if side == 1 else _INFINITY
+    if a == outermost or b == outermost:
+        return (b, b_closed) if a == outermost else (a, a_closed)
+    values = _end(a), _end(b)
+    if None in values:
+        return (a, a_closed and b_closed) if a == b else None
+    if values[0] == values[1]:
+        return a, a_closed and b_closed
+    return (a, a_closed) if (values[0] > values[1]) == (side == 1) else (b, b_closed)
 
 
 def in_order(intervals: list[Interval]) -> list[Interval] | None:

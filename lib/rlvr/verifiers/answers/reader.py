@@ -20,8 +20,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from rlvr.verifiers.answers.cursor import literal, need_scalars, plain_words, repeating
-from rlvr.verifiers.answers.expressions import Expressions
 from rlvr.verifiers.answers.notation import Token
+from rlvr.verifiers.answers.quantities import Quantities
 from rlvr.verifiers.answers.tree import (
     Based,
     Call,
@@ -30,7 +30,6 @@ from rlvr.verifiers.answers.tree import (
     Matrix,
     Node,
     Num,
-    Quantity,
     Ratio,
     Relation,
     Seq,
@@ -55,7 +54,7 @@ def read(tokens: list[Token]) -> Node:
     return node
 
 
-class Reader(Expressions):
+class Reader(Quantities):
     """Reads lists, relations, brackets, sets and matrices, down to the scalars."""
 
     def answer(self, closing: tuple[str, ...]) -> Node:
@@ -65,8 +64,11 @@ class Reader(Expressions):
             return groups[0][0]
         if len(groups) == 1 or all(len(group) == 1 for group in groups):
             flat = tuple(item for group in groups for item in group)
-            kind = "or" if "or" in connectives and any(isinstance(x, Relation) for x in flat) else "list"
-            return Seq(kind, flat)
+            if "or" not in connectives or not any(isinstance(x, Relation) for x in flat):
+                return Seq("list", flat)
+            if "and" in connectives:
+                raise Unreadable("'and' and 'or' between conditions")
+            return Seq("or", flat)
         return Seq("list", tuple(Seq("tuple", tuple(g)) if len(g) > 1 else g[0] for g in groups))
 
     def items(self, closing: tuple[str, ...]) -> tuple[list[list[Node]], set[str]]:
@@ -131,24 +133,6 @@ class Reader(Expressions):
         node = self.unit(node)
         self.currency = currency
         return node
-
-    def unit(self, node: Node) -> Node:
-        words = [self.currency] if self.currency else []
-        while self.kind() in ("text", "unit", "upright"):
-            word = self.take()
-            if isinstance(node, Text):
-                node = Text(plain_words(f"{node.words} {word}"))
-                continue
-            if self.kind() == "^" and self.kind(1) in ("num", "{"):
-                self.take()
-                power = self.group() if self.kind() == "{" else literal(self.take())
-                if not isinstance(power, Num):
-                    raise Unreadable("unit with a power that is no number")
-                word = f"{word.strip()}^{power.value}"
-            words.append(word.strip())
-        if not words or isinstance(node, Text):
-            return node
-        return Quantity(node, " ".join(words))
 
     def bracket(self, opening: str) -> Node:
         bars, self.bars = self.bars, 0
@@ -257,10 +241,10 @@ class Reader(Expressions):
             digits, _, base = value.rpartition("_")
             return Based(digits, int(base))
         if kind == "text":
-            words = value
+            text = value
             while self.kind() == "text":
-                words += " " + self.take()
-            return Text(plain_words(words))
+                text += " " + self.take()
+            return Text(plain_words(text))
         if kind == "(" or kind == "[":
             return self.bracket(kind)
         if kind == "{":

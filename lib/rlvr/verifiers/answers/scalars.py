@@ -32,7 +32,8 @@ def compare_scalars(gold: Node, answer: Node, rules: Rules) -> bool | None:
         if in_gold and in_answer:
             return equal(gold.args[0], answer.args[0], rules)
         bare = equal(gold.args[0] if in_gold else gold, answer.args[0] if in_answer else answer, rules)
-        if rules.whole or (bare is not False and (in_gold or name == "degree" or _whole_above_one(gold))):
+        unit = rules.whole or (in_answer and name == "percent" and _whole_above_one(gold))
+        if unit or (bare is not False and (in_gold or name == "degree")):
             return bare
     return equal(gold, answer, rules)
 

@@ -33,6 +33,7 @@ DOTS = frozenset("ldots dots cdots dotsc dotsb vdots".split())
 STYLES = frozenset("mathbf mathit mathsf mathcal boldsymbol bm rm bf it mathfrak mathbb".split())
 ALIASES = {"dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom",
             "varnothing": "emptyset", "degree": "circ"}  # fmt: skip
+CURRENCIES = {"USD": "dollar", "EUR": "euro", "GBP": "gbp", "RMB": "yuan", "CNY": "yuan"}
 # words before an answer that say nothing
 FILLER = frozenset(
     "about approximately approx exactly only roughly is are the a an answer equal equals to value of".split()
