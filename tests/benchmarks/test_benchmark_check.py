@@ -1,5 +1,7 @@
 """`rlvr data check` and `list` say what is at fault, and end accordingly."""
 
+import gzip
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +9,8 @@ import sys
 import pytest
 
 from rlvr.cli import main
-from rlvr.problems.benchmarks.check import check, describe
+from rlvr.problems.benchmarks import load_benchmark
+from rlvr.problems.benchmarks.check import MOST_FAULTS, check, describe
 
 GOOD = [
     {"id": "test-I-1", "problem": "What is 2 + 2?", "answer": "4"},
@@ -40,7 +43,79 @@ def test_faults(project, write):
     ]
     write(project, "test.jsonl", ["{"])
     report = of(check(["test"], project), "test")
-    assert "test.jsonl:1" in report.problems[0] and describe(report)[1].startswith("  FAULT ")
+    assert "test.jsonl:1" in report.problems[0] and describe(report)[2].startswith("  FAULT ")
+
+
+FAULTY = [
+    json.dumps(GOOD[0]),
+    json.dumps(GOOD[1] | {"answer": 6}),
+    "",
+    "{",
+    json.dumps(GOOD[0]),
+    "[1]",
+    json.dumps({"id": "x", "problem": "p \u00e9", "answer": "1" * 5000}, ensure_ascii=False),
+    "[" * 100_000,
+    json.dumps({"id": "test-I-3", "problem": "What is \u221a4?", "answer": "2"}, ensure_ascii=False),
+]
+WHERE = {
+    2: "field 'answer' is a int, must be a str",
+    4: "Expecting property name",
+    5: "field 'id': 'test-I-1' is that of line 1",
+    6: "holds a list, must be a JSON object",
+    7: "field 'answer' has 5000 digits",
+    8: "maximum recursion depth exceeded",
+}
+
+
+@pytest.mark.parametrize("name", ["test.jsonl", "test.jsonl.gz"])
+def test_every_faulty_record_is_listed_with_its_line(project, write, capsys, name):
+    path = write(project, name, FAULTY)
+    (report,) = check(["test"], project)
+    assert report.count == 2 and report.more_faults == 0
+    assert len(report.faults) == len(WHERE) and report.problems == report.faults
+    for (line, message), fault in zip(WHERE.items(), report.faults, strict=True):
+        assert fault.startswith(f"{path}:{line}: {message}"), fault
+    assert main(["data", "check", "test", "--data-dir", str(project)]) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("FAULT") == len(WHERE) and "  2 problems, 6 faulty records" in printed
+    with pytest.raises(
+        ValueError, match=r"jsonl(\.gz)?:2: field 'answer' is a int"
+    ):  # reading says the first
+        load_benchmark("test", project)
+
+
+def test_a_number_of_faults_is_listed_and_the_rest_counted(project, write):
+    write(project, "test.jsonl", [*GOOD, *["{"] * 50])
+    (report,) = check(["test"], project)
+    assert len(report.faults) == MOST_FAULTS and report.more_faults == 50 - MOST_FAULTS
+    assert report.faults[0].split(": ")[0].endswith("test.jsonl:3")
+    assert report.problems[-1] == f"and {50 - MOST_FAULTS} more faulty records"
+    assert describe(report)[1] == "  2 problems, 50 faulty records"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("line", [1, 2, 700])
+def test_a_byte_that_is_no_utf8_is_found_in_its_line(project, packed, line):
+    """The decoder reads ahead by kilobytes: its own place is not the line's."""
+    lines = [json.dumps({"id": str(k), "problem": f"\u221a{k}?", "answer": "1"}, ensure_ascii=False).encode()
+             for k in range(1, 1001)]  # fmt: skip
+    lines[line - 1] = lines[line - 1].replace("\u221a".encode(), b"\xe2\x88")
+    text = b"\n".join(lines) + b"\n"
+    path = project / ("test.jsonl.gz" if packed else "test.jsonl")
+    path.write_bytes(gzip.compress(text) if packed else text)
+    (report,) = check(["test"], project)
+    (fault,) = report.faults
+    assert fault.startswith(f"{path}:{line}: 'utf-8' codec can't decode") and report.count == 999
+    with pytest.raises(ValueError, match=rf"test\.jsonl(\.gz)?:{line}: 'utf-8'"):
+        load_benchmark("test", project)
+
+
+def test_a_damaged_archive_ends_the_list(project, write):
+    path = write(project, "test.jsonl.gz", ["{", *GOOD])
+    path.write_bytes(path.read_bytes()[:-9])
+    (report,) = check(["test"], project)
+    assert report.faults[0].startswith(f"{path}:1: ")
+    assert report.faults[-1].startswith(f"{path}: cannot be read after line ")
 
 
 def test_golds_that_are_hard_to_grade(project, write):

@@ -75,6 +75,50 @@ def test_levels_and_subjects(project, write):
             load_benchmark("levels", project, levels=levels)
 
 
+@pytest.mark.filterwarnings("ignore::rlvr.problems.benchmarks.BenchmarkWarning")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"levels": 5}, "levels=5: allowed is a list"),
+        ({"levels": "3"}, "levels='3': allowed is a list"),
+        ({"levels": [[3]]}, r"levels=\[\[3\]\]: allowed are 3"),
+        ({"split": 5}, "split=5: allowed is the name of one"),
+        ({"split": ["test"]}, r"split=\['test'\]: allowed is the name of one"),
+        ({"limit": 0}, "limit=0: allowed are whole numbers from 1"),
+        ({"limit": True}, "limit=True: allowed"),
+        ({"limit": "3"}, "limit='3': allowed"),
+        ({"window": 5}, "window=5: levels has no dates"),
+        ({"data_dir": 5}, "data_dir=5: allowed is the path of a folder"),
+        ({"exclude": 5}, "exclude=5: allowed is a list of names"),
+        ({"exclude": "test"}, "exclude='test': allowed is a list of names"),
+        ({"exclude": [5]}, "benchmark=5: allowed are train, levels"),
+        ({"duplicates": None}, "duplicates=None: allowed are 'drop' and 'keep'"),
+        ({"name": 5}, "benchmark=5: allowed are"),
+        ({"name": ["levels"]}, r"benchmark=\['levels'\]: .*allowed are"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_by_name(project, write, arguments, message):
+    write(project, "levels.jsonl", [{"id": "a", "problem": "p", "answer": "1", "level": 3}])
+    given = {"name": "levels", "data_dir": project} | arguments
+    loaders = [load_training_set] if {"exclude", "duplicates"} & set(arguments) else [load_benchmark]
+    if "window" not in arguments:
+        loaders = list({*loaders, load_training_set})
+    for load in loaders:
+        with pytest.raises(ValueError, match=message):
+            load(**given)
+
+
+@pytest.mark.filterwarnings("ignore::rlvr.problems.benchmarks.BenchmarkWarning")
+@pytest.mark.parametrize("levels", [[3], (3,), {3}, range(3, 4)])
+def test_levels_are_any_list(project, write, levels):
+    write(
+        project,
+        "levels.jsonl",
+        [{"id": str(k), "problem": f"p{k}", "answer": "1", "level": k} for k in (3, 4)],
+    )
+    assert [p.id for p in load_benchmark("levels", project, levels=levels)] == ["3"]
+
+
 def test_functions(project, write):
     records = [
         {"id": "mbpp/11", "prompt": "Add.", "entry_point": "add", "canonical_solution": "def add(a, b): ...",

@@ -141,17 +141,45 @@ def test_missing_vllm_is_one_line_before_anything_is_sampled(here, tmp_path, mon
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
-def test_a_missing_model_is_said_before_anything_is_sampled(here, tmp_path):
-    for engine, message in [
-        ("local", "runs/none holds no saved model"),
-        ("transformers", "no folder with a saved model"),
-    ]:
-        evaluation = evaluation_of_file(write_file(here, engine=engine, model="runs/none"))
-        with pytest.raises(FileNotFoundError, match=message):
-            sample(evaluation, tmp_path)
-    evaluation = evaluation_of_file(write_file(here, model="no-such-package"))
-    with pytest.raises(ImportError, match="`make env-pretrained`"):
-        sample(evaluation, tmp_path)
+@pytest.mark.parametrize(
+    ("engine", "model", "kind", "message"),
+    [
+        ("local", "runs/none", FileNotFoundError, "runs/none holds no saved model"),
+        ("local", "runs/half", FileNotFoundError, "runs/half holds no saved model"),
+        ("transformers", "runs/none", FileNotFoundError, "no folder with a saved model"),
+        ("transformers", "runs/half", FileNotFoundError, "has a config.json but no weights"),
+        ("transformers", "none.gguf", FileNotFoundError, "model='none.gguf': no such file"),
+        ("transformers", "no-such-package", ImportError, "`make env-pretrained`"),
+        ("vllm", "runs/none", FileNotFoundError, "no folder with a saved model"),
+    ],
+)
+def test_a_missing_model_is_said_when_the_file_is_read(here, tmp_path, engine, model, kind, message):
+    (here / "runs/half").mkdir(exist_ok=True)
+    (here / "runs/half/config.json").write_text("{}")
+    with pytest.raises(kind, match=message):
+        evaluation_of_file(write_file(here, engine=engine, model=model))
+    # and before anything is sampled where no file is read
+    policies = (Candidate(model, "one"), Candidate(model, "two"))
+    with pytest.raises(kind, match=message):
+        sample(dataclasses.replace(of_file(here, engine), policies=policies), tmp_path / "scratch")
+    assert not (tmp_path / "scratch").exists()
+
+
+@pytest.mark.parametrize(
+    ("engine", "setting", "message"),
+    [
+        ("local", {"top_k": 5}, "top_k=5: engine local has no such setting; allowed is 0"),
+        ("local", {"skip_special_tokens": True}, "skip_special_tokens=True: engine local"),
+        ("local", {"prompt_style": "plain"}, "prompt_style='plain': engine local has no such setting"),
+        ("transformers", {"tensor_parallel_size": 2}, "tensor_parallel_size=2: engine transformers has no"),
+        ("transformers", {"stop": ["x"]}, r"stop=\('x',\): engine transformers has no such setting"),
+        ("transformers", {"chat_template": "none.jinja"}, "chat_template='none.jinja': no such file"),
+        ("vllm", {"chat_template": "none.jinja"}, "chat_template='none.jinja': no such file"),
+    ],
+)
+def test_settings_that_the_engine_does_not_have_are_refused_on_reading(here, engine, setting, message):
+    with pytest.raises(ValueError, match=message):
+        of_file(here, engine, **setting)
 
 
 def test_a_response_that_does_not_come_back_is_an_error(here, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from evaluation_fixtures import small_repository, write_file
 
+from rlvr.evaluation import accuracy_table
 from rlvr.evaluation.grading import grade
 from rlvr.evaluation.requests import EmbeddedProblem, evaluation_of_file
 from rlvr.problems.benchmarks import load_benchmark, prompt_for
@@ -107,6 +108,37 @@ def test_each_problem_has_its_grader_and_undecided_samples_stay_missing():
         grade(samples.head(1), [SimpleNamespace(id="sum", kind="essay")])
 
 
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
+def test_a_missing_text_has_no_verdict_whatever_grades_it(missing):
+    problems = [
+        EmbeddedProblem("sum", "1+1=", "2", 1),
+        SimpleNamespace(id="nan", kind="math", golds=("nan",), grading="auto"),
+        SimpleNamespace(id="late", kind="math", golds=("7",), grading="integer"),
+    ]
+    samples = frame([(p.id, missing) for p in problems], [True, True, False])
+    graded = grade(pd.concat([samples, frame([("sum", "2")])]), problems)
+    assert graded["reason"].tolist() == ["no_response"] * 3 + ["correct"]
+    assert graded["correct"].isna().tolist() == [True] * 3 + [False]
+    lost = samples.assign(finished=[None, True, False])  # of a response that is not there nothing is known
+    assert set(grade(lost, problems)["reason"]) == {"no_response"}
+    table = accuracy_table(graded.assign(benchmark="b", model="m", grader="g", seed=0, sample=[0, 0, 0, 1]))
+    assert table["undecided"].tolist() == [3] and table["avg@k"].iloc[0].value == 1
+
+
+def test_columns_that_hold_something_else_are_refused_by_name():
+    problems = [EmbeddedProblem("sum", "1+1=", "2", 1)]
+    good = frame([("sum", "2")])
+    for spoilt, message in [
+        (good.drop(columns="text"), r"samples lack the columns \['text'\]"),
+        (good.drop(columns="finished"), r"samples lack the columns \['finished'\]"),
+        (good.assign(text=2), r"text holds 2 \(int\)"),
+        (good.assign(finished="False"), "finished holds 'False'"),
+        (good.assign(finished=None), "finished is missing beside a text"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            grade(spoilt, problems)
+
+
 # --- programs ----------------------------------------------------------------------------------------------
 
 
@@ -124,6 +156,14 @@ def test_programs_are_run_against_their_tests(code):
     assert set(graded["grader"]) == {"program"}
     assert graded["reason"].tolist()[:3] == ["correct"] * 3 and graded["reason"].iloc[-1] == "truncated"
     assert graded["extracted"].iloc[0] == "def double(n):\n    return n + n\n"
+
+
+@needs_isolation
+def test_a_missing_program_is_no_response_and_is_told_of(code):
+    graded = grade(frame([("own/double", None), *RIGHT.items()], [False, True, True, True]), code.problems)
+    assert graded["correct"].isna().tolist() == [True, False, False, False]
+    assert graded["reason"].iloc[0] == "no_response"
+    assert graded.attrs["notes"] == ["1 programs have no verdict (no_response)."]
 
 
 @needs_isolation

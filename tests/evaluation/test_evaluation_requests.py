@@ -126,6 +126,8 @@ def test_a_wrong_evaluation_file_is_refused_by_name(tmp_path):
             "split with a file: allowed with a benchmark",
         ),
         ("engine: transformers", "engine: tgi", "engine"),
+        ("[gsm8k_train, math_train]", "[nope]", "training_sets: .*benchmark='nope': allowed are"),
+        ("[gsm8k_train, math_train]", "[gsm8k-train]", "training_sets: .*did you mean 'gsm8k_train'"),
     ]:
         assert old in text
         (tmp_path / "e.yaml").write_text(text.replace(old, new))
@@ -150,6 +152,26 @@ def test_a_file_of_generated_problems(here):
         evaluation_of_file(write_file(here, problems=[{"file": "nothing.jsonl"}]))
     with pytest.raises(FileNotFoundError, match=r"evaluation file none\.yaml does not exist"):
         evaluation_of_file("none.yaml")
+
+
+def test_what_a_file_asks_for_in_vain_is_said_when_it_is_read(here):
+    with pytest.raises(ValueError, match=r"training_sets: .*benchmark='nope': allowed are"):
+        evaluation_of_file(write_file(here, training_sets=["math_train", "nope"]))
+    with pytest.raises(ValueError, match=r"benchmark='math5000': did you mean 'math500'"):
+        evaluation_of_file(write_file(here, problems=[{"benchmark": "math5000"}]))
+    assert evaluation_of_file(write_file(here, training_sets=["math_train"])).training_sets == ("math_train",)
+
+
+def test_a_style_of_prompts_is_for_every_benchmark_of_the_file(here, monkeypatch):
+    (here / "amc23.jsonl").write_text('{"id": "a", "problem": "1 + 1", "answer": "2"}\n')
+    monkeypatch.setenv("RLVR_DATA", str(here))
+    source = {"problems": [{"benchmark": "amc23"}]}
+    with pytest.warns(UserWarning, match="has 1 problems"):
+        assert evaluation_of_file(
+            write_file(here, sampling={"max_tokens": 4, "prompt_style": "dapo"}, **source)
+        )
+        with pytest.raises(ValueError, match="prompt_style='mbpp': allowed for amc23 are plain, boxed"):
+            evaluation_of_file(write_file(here, sampling={"max_tokens": 4, "prompt_style": "mbpp"}, **source))
 
 
 def test_smaller_subsets_are_parts_of_larger_ones(here):

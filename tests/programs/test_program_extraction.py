@@ -69,6 +69,53 @@ def test_fences_of_other_kinds():
     assert extract_program("Use `f(x)` or ```f(x)``` inline\n" + fenced(F), "f") == F
 
 
+def indented(text, indent):
+    return "".join(indent + line if line.strip() else line for line in text.splitlines(keepends=True))
+
+
+LONGER = 'def f(x):\n    """Doc.\n\n    More."""\n    if x:\n        return x\n\n    return -x\n'
+
+
+@pytest.mark.parametrize("indent", [" ", "  ", "   ", "    ", "      ", "\t", "\t\t", " \t", "   \t"])
+@pytest.mark.parametrize("code", [F, LONGER, LONGER.replace("    ", "\t")])
+def test_a_block_loses_the_indentation_of_its_fence(indent, code):
+    assert extract_program(f"1. So:\n{indented(fenced(code), indent)}Done.", "f") == code
+    assert extract_program(f"1. So:\n{indented(fenced(code), indent)}Done.") == code
+    unfinished = indented(fenced(code), indent).rpartition(f"{indent}```")[0]
+    assert extract_program(f"So:\n{unfinished}", "f") == code
+    windows = indented(fenced(code), indent).replace("\n", "\r\n")
+    assert extract_program(windows, "f") == code.replace("\n", "\r\n")
+    both = indented(fenced(code), indent) + indented(fenced("print(f(1))\n"), indent)
+    assert extract_program(both, "f") == code
+    # a completion keeps what is its own
+    assert extract_program(indented(fenced(BODY), indent), "f", PROMPT) == PROMPT + BODY
+
+
+def test_indentation_in_other_writing_than_the_fences():
+    # a fence of spaces around lines of tabs, and the reverse
+    assert (
+        extract_program("   ```python\n\tdef f(x):\n\t\treturn x\n   ```", "f") == "def f(x):\n\treturn x\n"
+    )
+    assert extract_program("\t```python\n    def f(x):\n        return x\n\t```", "f") == F
+    assert extract_program("  ```python\n  def f(x):\n\treturn x\n  ```", "f") == "def f(x):\n  return x\n"
+    # lines that have less of it than the fence, as text in quotes does
+    assert extract_program("   ```python\n   x = '''\n a\nb\n   '''\n   ```") == "x = '''\na\nb\n'''\n"
+    # what is indented inside a fence that is not, stays
+    assert extract_program("```python\n    x = 1\n```") == "    x = 1\n"
+    assert extract_program("- ```python\n  x = 1\n    ```\n") == "x = 1\n"
+
+
+@pytest.mark.parametrize("marker", ["- ", "* ", "+ ", "1. ", "12) ", "  - ", "-   ", "-\t"])
+def test_a_fence_behind_a_list_marker(marker):
+    space = " " * len(marker.expandtabs(4))
+    text = f"{marker}```python\n{indented(F, space)}{space}```\n{marker}It returns x.\n"
+    assert extract_program(text, "f") == F
+    assert extract_program(f"{marker}```python\n{F}```\n", "f") == F
+    # in a block it is text: a list in a docstring
+    inside = f"x = '''\n{marker}```\n'''\n"
+    assert extract_program(fenced(inside)) == inside
+
+
 def test_a_last_block_without_end_reaches_to_the_end():
     assert extract_program(f"Here:\n```python\n{F}", "f") == F
     assert extract_program(f"{fenced(G)}```python\n{F}", "f") == F
@@ -113,6 +160,11 @@ def test_long_and_hostile_texts_take_no_time():
         "-" * 300_000 + "1",
         " \n" * 200_000,
         "f " * 200_000,
+        "~" * 100_000 + "`",
+        " " * 100_000 + "~~~" + "x" * 100_000 + "`",
+        "\t```python\n" + "\t" * 100_000 + "x\n" + " " * 100_000,
+        " " * 100_000 + "```python\n" + (" " * 1000 + "x\n") * 200,
+        "1. " * 100_000,
     ):
         extract_program(text, "f", PROMPT)
     assert extract_program("```python\n" + "-" * 300_000 + "1\n```") == "-" * 300_000 + "1\n"
@@ -127,6 +179,11 @@ def test_end_to_end(pool):
         f"<think>maybe\n```python\nx\n```</think>```python\n{RUNNING_PROMPT}{solution}```",
     ):
         assert pool.verify(response, RUNNING).correct is True, response
+    nested = "".join("   " + line for line in f"```python\n{RUNNING_PROMPT}{solution}```\n".splitlines(True))
+    assert pool.verify(f"1. The idea is simple:\n{nested}", RUNNING).correct is True
+    assert pool.verify(nested.replace("   ", "\t"), RUNNING).correct is True
+    lines = "for _ in range(int(input())):\n    print(sum(map(int, input().split())))\n"
+    assert pool.verify(f"- So:\n{indented(fenced(lines), '  ')}", SUMS).correct is True
     assert pool.verify("I cannot do that.", SUMS).reason == "syntax"
     assert pool.verify("```cpp\nint main() {}\n```", SUMS).reason == "no_code"
     assert pool.verify("   ", RUNNING).reason == "no_code"

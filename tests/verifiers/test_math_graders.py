@@ -1,5 +1,6 @@
 """Stored responses under several graders, and the spread between them."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -73,6 +74,54 @@ def test_rescore_grades_every_sample_once_per_grader():
     assert str(frame["correct"].dtype) == "boolean"
 
 
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, np.float32("nan")])
+def test_a_missing_text_is_no_response_under_every_grader(missing):
+    golds = {"a": "7", "b": "nan", "c": "None", "d": "<NA>"}
+    frame = pd.DataFrame(
+        [(p, k, text) for p in golds for k, text in enumerate([golds[p], missing, ""])],
+        columns=["problem", "sample", "text"],
+    )
+    for texts in (frame, frame.assign(finished=frame["sample"] != 1)):  # also where it did not finish
+        scored = rescore(texts, golds)
+        none = scored[scored["sample"] == 1]
+        assert none["correct"].isna().all() and none["extracted"].isna().all()
+        assert set(none["reason"]) == {"no_response"} and len(none) == 4 * len(GRADERS)
+        others = scored[scored["sample"] != 1]
+        assert set(others["reason"]) & {"no_response"} == set()
+        assert not others.loc[others["sample"] == 2, "correct"].fillna(False).any()
+    table = sensitivity(frame, golds)
+    assert table["undecided"].min() >= 4 and table["samples"].tolist() == [12] * 3
+    for grade in GRADERS.values():
+        assert grade(missing, "nan") == Verdict(None, None, "no_response")
+    # text of a column that pandas calls a string
+    typed = frame.assign(text=frame["text"].astype("string"))
+    assert rescore(typed, golds)["reason"].tolist() == rescore(frame, golds)["reason"].tolist()
+
+
+def test_what_is_neither_text_nor_missing_is_refused():
+    frame = samples()
+    for column, value, message in [
+        ("text", 7, r"text holds 7 \(int\): allowed are strings"),
+        ("finished", "False", "finished holds 'False': allowed are True and False"),
+        ("finished", None, "finished is missing beside a text"),
+        ("problem", None, "column 'problem' holds missing values"),
+        ("seed", None, "column 'seed' holds missing values"),
+    ]:
+        spoilt = frame.assign(finished=True, seed=0).astype({column: object} if column != "problem" else {})
+        spoilt.loc[3, column] = value
+        with pytest.raises(ValueError, match=message):
+            rescore(spoilt, GOLDS)
+    for golds, message in [
+        (GOLDS | {"a": float("nan")}, "empty answer for 1 problems, among them 'a'"),
+        (GOLDS | {"a": ("1", None)}, "golds of 'a' are .*: allowed are strings"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            rescore(frame, golds)
+    for workers in (0, True, "2", 1.5):
+        with pytest.raises(ValueError, match="workers="):
+            rescore(frame, GOLDS, workers=workers)
+
+
 def test_a_parquet_file_and_its_finished_column(tmp_path):
     frame = samples().assign(finished=[True, False] * 6)
     frame.to_parquet(tmp_path / "samples.parquet")
@@ -102,6 +151,22 @@ def test_sensitivity_without_a_decided_sample():
     table = sensitivity(frame[frame["problem"] == "d"], GOLDS, ["rlvr", "last_number"])
     assert table["accuracy"].isna().tolist() == [True, False]
     assert "undecided: rlvr 3 of 3" in table.attrs["line"]
+
+
+def test_no_sample_and_a_sample_twice_are_refused():
+    with pytest.raises(ValueError, match="samples has no rows"):
+        sensitivity(samples().head(0), GOLDS)
+    with pytest.raises(ValueError, match="samples has no rows"):
+        sensitivity(graded().head(0), GOLDS)
+    twice = pd.concat([samples(), samples().head(1)])
+    for call in (rescore, sensitivity):
+        with pytest.raises(ValueError, match=r"samples repeat a \(problem, sample\): allowed is each once"):
+            call(twice, GOLDS)
+    with pytest.raises(ValueError, match=r"samples repeat a \(problem, sample, grader\)"):
+        sensitivity(pd.concat([graded(), graded().head(1)]), GOLDS)
+    with pytest.raises(ValueError, match=r"samples repeat a \(problem, sample, seed\)"):
+        rescore(twice.assign(seed=0), GOLDS)
+    assert len(rescore(samples().head(0), {})) == 0
 
 
 def graded(**changes) -> pd.DataFrame:
@@ -170,6 +235,13 @@ def test_programs_are_run_against_their_tests():
     assert sensitivity(scored, golds).attrs["line"] == line
 
 
+def test_a_missing_program_is_no_response():
+    frame, golds = program_samples()
+    frame = frame.assign(text=None, finished=[True, False, None, True])
+    scored = rescore(frame, golds)  # and nothing is run
+    assert scored["correct"].isna().all() and set(scored["reason"]) == {"no_response"}
+
+
 def test_programs_are_never_graded_as_answers():
     frame, golds = program_samples()
     with pytest.raises(ValueError, match="graders='rlvr': allowed for programs are 'program'"):
@@ -186,6 +258,9 @@ def test_programs_are_never_graded_as_answers():
 def test_bad_arguments():
     with pytest.raises(ValueError, match="graders='exact'"):
         rescore(samples(), GOLDS, ["exact"])
+    for graders in ([], "rlvr"):
+        with pytest.raises(ValueError, match=r"graders=(\[\]|'rlvr'): allowed is a list of"):
+            rescore(samples(), GOLDS, graders)
     with pytest.raises(ValueError, match="'text'"):
         rescore(samples().drop(columns="text"), GOLDS)
     with pytest.raises(ValueError, match="1 problems, among them 'd'"):

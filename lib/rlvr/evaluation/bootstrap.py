@@ -10,14 +10,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rlvr.evaluation.inputs import check_function, check_resampling, items_of, labels_of, numbers_of
 from rlvr.evaluation.intervals import Estimate, with_interval
-from rlvr.evaluation.resampling import (
-    Floats,
-    check_resampling,
-    percentiles,
-    resampled_sums,
-    resamples_of,
-)
+from rlvr.evaluation.resampling import Floats, percentiles, resampled_sums, resamples_of
 
 
 def bootstrap_mean(
@@ -35,7 +30,7 @@ def bootstrap_mean(
 
     As :func:`ratio_of_means` with a denominator of 1 for every present row.
     """
-    values = np.asarray(values, dtype=np.float64)
+    values = numbers_of("values", values)
     present = np.where(np.isnan(values), np.nan, 1.0)
     return ratio_of_means(
         values,
@@ -74,16 +69,15 @@ def ratio_of_means(
 
     ``n`` counts clusters over all strata.
     """
-    numerator = np.asarray(numerator, dtype=np.float64)
-    denominator = np.asarray(denominator, dtype=np.float64)
-    clusters = np.asarray(clusters)
-    strata = np.zeros(len(clusters), dtype=np.int64) if strata is None else np.asarray(strata)
+    numerator, denominator = numbers_of("numerator", numerator), numbers_of("denominator", denominator)
+    clusters = labels_of("clusters", clusters)
+    strata = np.zeros(clusters.shape, dtype=np.int64) if strata is None else labels_of("strata", strata)
     if not numerator.shape == denominator.shape == clusters.shape == strata.shape or numerator.ndim != 1:
         raise ValueError(
             f"numerator {numerator.shape}, denominator {denominator.shape}, clusters {clusters.shape}, "
             f"strata {strata.shape}: allowed is one common shape [rows]"
         )
-    check_resampling(resamples, confidence)
+    check_resampling(resamples, confidence, seed)
     present = ~(np.isnan(numerator) | np.isnan(denominator))
     if not present.any() or not (total := denominator[present].sum()) > 0:
         raise ValueError("nothing to estimate: no row is present, or the denominators add up to 0")
@@ -124,12 +118,13 @@ def bootstrap_statistic(
 
     The interval is unknown where every resample has the same statistic.
     """
-    parts = [np.asarray(values, dtype=np.float64) for values in strata]
+    parts = [numbers_of("strata", values) for values in items_of("strata", strata, "arrays [n_s]")]
+    check_function("statistic", statistic, "values [..., n]")
     if not parts or any(values.ndim != 1 or not len(values) for values in parts):
         raise ValueError(f"strata={[v.shape for v in parts]}: allowed are one or more arrays [n_s], n_s >= 1")
     if any(np.isnan(values).any() for values in parts):
         raise ValueError("strata hold NaN: leave missing values out")
-    check_resampling(resamples, confidence)
+    check_resampling(resamples, confidence, seed)
     drawn = [statistic(values) for values in resamples_of(parts, resamples, np.random.default_rng(seed))]
     low, high = percentiles(np.concatenate(drawn), confidence)
     method = f"bootstrap over {n_unit}, percentile, {resamples} resamples"

@@ -7,6 +7,7 @@ is about these two trained policies; only a test over seeds is about the methods
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,8 +17,8 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from rlvr.evaluation.bootstrap import bootstrap_interval
-from rlvr.evaluation.intervals import Estimate, paired_difference, problem_differences
-from rlvr.evaluation.metrics import whole
+from rlvr.evaluation.inputs import check_resampling, fraction, numbers_of, seeds_of, whole
+from rlvr.evaluation.intervals import Estimate, check_estimate, paired_difference, problem_differences
 from rlvr.evaluation.resampling import CHUNK, Floats, resampled_means
 
 Verdict = Literal["supported", "contradicted", "open"]
@@ -49,7 +50,7 @@ def sign_flip_test(
     are at most ``draws + 1`` (n <= 13 by default), else ``draws`` random ones. Inputs as in
     :func:`rlvr.evaluation.paired_difference`; a whole problem changes sign, however many samples it has.
     """
-    draws = whole("draws", draws)
+    draws, seed = whole("draws", draws), whole("seed", seed, 0)
     difference = problem_differences(a, b)
     n = len(difference)
     size = np.abs(difference)  # the null knows no sign, and neither may rounding
@@ -78,9 +79,10 @@ def bootstrap_test(
     The null is a mean difference of 0; the resamples are moved there [choice]. It assumes less than the sign
     flips do (no exchangeability) and is only approximate: rejects too often below about 20 problems.
     """
+    check_resampling(resamples, confidence, seed)
     difference = np.sort(problem_differences(a, b))
     mean = float(difference.mean())
-    means = resampled_means(difference[None], whole("resamples", resamples), np.random.default_rng(seed))[0]
+    means = resampled_means(difference[None], resamples, np.random.default_rng(seed))[0]
     method = f"paired, bootstrap over problems, percentile, {resamples} resamples"
     estimate = bootstrap_interval(
         mean, means, n=len(difference), method=method, confidence=confidence, seeds=seeds
@@ -97,7 +99,7 @@ def mcnemar_test(
     solved is binomial with 1/2 under the null.
     """
     for name, values in (("a", a), ("b", b)):
-        values = np.asarray(values, dtype=np.float64)
+        values = numbers_of(name, values)
         known = values[~np.isnan(values)]
         if values.ndim != 1 or not np.isin(known, (0.0, 1.0)).all():
             raise ValueError(f"{name}: allowed is one sample per problem, [problems] in {{0, 1, NaN}}")
@@ -120,7 +122,8 @@ def normal_test(a: Estimate, b: Estimate, *, confidence: float = 0.95) -> Compar
 
     Results on the same problems, or of the same seeds, are not independent: use a paired test for those.
     """
-    z = stats.norm.ppf((1 + confidence) / 2)
+    z = stats.norm.ppf((1 + fraction("confidence", confidence)) / 2)
+    check_estimate("a", a), check_estimate("b", b)
     error = float(np.hypot(half_width(a), half_width(b)) / z)
     value = a.value - b.value
     half = z * error
@@ -139,6 +142,7 @@ def normal_test(a: Estimate, b: Estimate, *, confidence: float = 0.95) -> Compar
 
 def half_width(estimate: Estimate) -> float:
     """The "± x" of a table: half the interval. ValueError where the interval is unknown or has no width."""
+    check_estimate("estimate", estimate)
     if estimate.low is None or estimate.high is None or not estimate.high > estimate.low:
         raise ValueError(f"interval [{estimate.low}, {estimate.high}] is unknown: a test needs its width")
     return (estimate.high - estimate.low) / 2
@@ -167,9 +171,11 @@ def seed_tests(
         Student's t with unequal variances. The first two take five seeds for many: a bootstrap of 5 has a
         spread ``sqrt(4/5)`` of the true one. Where they and Welch disagree, believe Welch.
     """
+    check_resampling(resamples, confidence, seed)
+    seeds_a, seeds_b = seeds_of(seeds_a, "seeds_a"), seeds_of(seeds_b, "seeds_b")
     first, second = _by_seed(a, seeds_a, "a"), _by_seed(b, seeds_b, "b")
     rng = np.random.default_rng(seed)
-    means = [resampled_means(x[None], whole("resamples", resamples), rng)[0] for x in (first, second)]
+    means = [resampled_means(x[None], resamples, rng)[0] for x in (first, second)]
     value = float(first.mean() - second.mean())
     shared = {
         "n": min(len(first), len(second)),
@@ -226,7 +232,7 @@ def equivalent(difference: Estimate, margin: float) -> Verdict:
 
 def holm(p_values: Sequence[float]) -> Floats:
     """Holm's adjusted p-values, in the given order, each to compare with alpha; tests may be dependent."""
-    p = np.asarray(p_values, dtype=np.float64)
+    p = numbers_of("p_values", p_values)
     if p.ndim != 1 or not len(p) or not ((p >= 0) & (p <= 1)).all():
         raise ValueError(f"p_values={p_values}: allowed are one or more numbers in [0, 1]")
     order = np.argsort(p, kind="stable")
@@ -238,7 +244,7 @@ def holm(p_values: Sequence[float]) -> Floats:
 
 def multiplicity_note(n_tests: int, method: Literal["holm", "none"], alpha: float = 0.05) -> str:
     """The line under a table that tests ``n_tests`` differences."""
-    n_tests = whole("n_tests", n_tests)
+    n_tests, alpha = whole("n_tests", n_tests), fraction("alpha", alpha)
     if method == "holm":
         return f"{n_tests} tests; p-values are adjusted by Holm's method over all of them."
     if method == "none":
@@ -265,7 +271,7 @@ def _monte_carlo(null: Floats, value: float) -> float:
 
 
 def _by_seed(values: ArrayLike, seeds: Sequence[int], name: str) -> Floats:
-    values = np.asarray(values, dtype=np.float64)
+    values = numbers_of(name, values)
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or len(values) != len(seeds) or len(set(seeds)) != len(seeds) or len(values) < 2:
         raise ValueError(
@@ -278,11 +284,12 @@ def _by_seed(values: ArrayLike, seeds: Sequence[int], name: str) -> Floats:
 
 
 def _ends(estimate: Estimate) -> tuple[float | None, float | None]:
+    check_estimate("difference", estimate)
     ends = (estimate.low, estimate.high)
     return ends if all(e is not None and np.isfinite(e) for e in ends) else (None, None)
 
 
 def _margin(margin: float) -> float:
-    if not 0 < margin < np.inf:
+    if isinstance(margin, bool) or not isinstance(margin, numbers.Real) or not 0 < margin < np.inf:
         raise ValueError(f"margin={margin!r}: allowed are finite numbers > 0")
     return margin

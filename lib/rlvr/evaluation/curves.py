@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlvr.evaluation.bootstrap import bootstrap_interval
+from rlvr.evaluation.inputs import check_resampling, items_of, numbers_of, seeds_of, wholes
 from rlvr.evaluation.intervals import Estimate, with_ends
 from rlvr.evaluation.metrics import pass_at_ks
 from rlvr.evaluation.resampling import Floats, resampled_means
@@ -44,6 +45,8 @@ def pass_curve(
     Returns ``k, estimate, value, low, high``. All k share their resamples. Pointwise: each interval holds
     its own value with the stated confidence, not the whole curve.
     """
+    check_resampling(resamples, confidence, seed)
+    ks = wholes("ks", ks, "k")
     values = _values((n, c), ks, "n and c")
     values = values[:, np.lexsort(values)]  # the draws depend on no order of problems
     draws = resampled_means(values, resamples, np.random.default_rng(seed))
@@ -118,6 +121,8 @@ def curve_crossing(
     crosses beyond the last. So every resample has its place, and an end of the interval may lie out of
     reach: "no crossing within k <= K" is a possible answer. Only the first crossing counts.
     """
+    check_resampling(resamples, confidence, seed)
+    ks = wholes("ks", ks, "k")
     if len(ks) < 2 or any(later <= k for k, later in pairwise(ks)):
         raise ValueError(f"ks={list(ks)}: allowed are two or more increasing whole numbers")
     first, second = _values(a, ks, "a"), _values(b, ks, "b")
@@ -146,7 +151,7 @@ def curve_crossing(
         int(ks[-1]),
         first.shape[1],
         "problems",
-        tuple(int(s) for s in seeds),
+        seeds_of(seeds),
         f"bootstrap over problems, percentile, {resamples} resamples; linear in log k",
     )
 
@@ -165,7 +170,10 @@ def _first_crossing(lead: Floats, ks: Sequence[int]) -> Floats:
 
 
 def _values(counts: Counts, ks: Sequence[int], name: str) -> Floats:
-    n, c = (np.asarray(x) for x in counts)
+    pair = items_of(name, counts, "two arrays, n and c")
+    if len(pair) != 2:
+        raise ValueError(f"{name} holds {len(pair)} arrays: allowed are two, n and c")
+    n, c = (numbers_of(name, x) for x in pair)
     if n.ndim != 1 or n.shape != c.shape:
         raise ValueError(f"{name} has shapes {n.shape} and {c.shape}: allowed is one common shape [problems]")
     return pass_at_ks(n, c, ks)

@@ -10,9 +10,10 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from rlvr.config import Count, Positive, _Section, load_yaml
 from rlvr.engines.config import SamplingConfig
+from rlvr.evaluation.engines import check
 from rlvr.evaluation.requests import Candidate, EmbeddedProblem, Evaluation, read_embedded
 from rlvr.problems.base import digest
-from rlvr.problems.benchmarks import BenchmarkProblem, MissingData, load_benchmark
+from rlvr.problems.benchmarks import BenchmarkProblem, MissingData, get_benchmark, load_benchmark
 from rlvr.problems.benchmarks.sources import find_file
 
 
@@ -64,6 +65,13 @@ class Settings(_Section):
         SamplingConfig.from_dict(values)
         return values
 
+    @field_validator("training_sets")
+    @classmethod
+    def _training_sets_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            get_benchmark(name)
+        return names
+
     @property
     def sampling_config(self) -> SamplingConfig:
         return SamplingConfig.from_dict(self.sampling)
@@ -93,9 +101,11 @@ def evaluation(settings: Settings) -> Evaluation:
     """What the file asks for, with its problems read.
 
     Raises:
-        FileNotFoundError, ValueError: as :func:`load_problems`; settings that do not go together.
+        FileNotFoundError, ImportError, ValueError: as :func:`load_problems`; settings that do not go
+            together, and what :func:`rlvr.evaluation.engines.check` refuses: all that can be known before
+            anything is loaded or sampled.
     """
-    return Evaluation(
+    found = Evaluation(
         policies=(Candidate(settings.model, settings.name),),
         problems=tuple(load_problems(settings)),
         sampling=settings.sampling_config,
@@ -105,6 +115,8 @@ def evaluation(settings: Settings) -> Evaluation:
         threads=settings.threads,
         training_sets=settings.training_sets,
     )
+    check(found)
+    return found
 
 
 def load_problems(settings: Settings) -> list[BenchmarkProblem | EmbeddedProblem]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlvr.evaluation.samples import finished_of, texts_of
 from rlvr.notebook import report
 from rlvr.verifiers.base import Verdict
 
@@ -28,7 +29,8 @@ def grade(samples: pd.DataFrame, problems: Sequence[Any], *, workers: int = 2) -
     """``samples`` with ``correct``, ``extracted``, ``reason`` and ``grader`` filled in.
 
     Args:
-        samples: ``problem``, ``text``, ``finished``, from any engine.
+        samples: ``problem``, ``text``, ``finished``, from any engine. A missing ``text`` is no response: it
+            has no verdict, reason ``no_response``.
         problems: with ``id`` and ``kind``, and what their verifier reads.
         workers: processes.
 
@@ -36,10 +38,13 @@ def grade(samples: pd.DataFrame, problems: Sequence[Any], *, workers: int = 2) -
         A new frame. ``attrs["notes"]`` are lines for the reader: why programs were not judged.
 
     Raises:
-        ValueError: a sample of a problem that is not there, or a kind of problem without verifier.
+        ValueError: a column that is missing or holds something else, a sample of a problem that is not there,
+            or a kind of problem without verifier.
     """
+    if absent := [name for name in ("problem", "text", "finished") if name not in samples]:
+        raise ValueError(f"samples lack the columns {absent}: needed are problem, text, finished")
     by_id = {p.id: p for p in problems}
-    if unknown := sorted(set(samples["problem"]) - set(by_id)):
+    if unknown := sorted(set(samples["problem"]) - set(by_id), key=str):
         raise ValueError(
             f"samples hold {len(unknown)} problems that are not given, among them {unknown[0]!r}"
         )
@@ -47,7 +52,7 @@ def grade(samples: pd.DataFrame, problems: Sequence[Any], *, workers: int = 2) -
         raise ValueError(f"kind={odd[0]!r}: allowed are problems of kind {', '.join(GRADER_OF)}")
     asked = [by_id[name] for name in samples["problem"]]
     graders = [GRADER_OF[p.kind] for p in asked]
-    texts, finished = samples["text"].tolist(), samples["finished"].astype(bool).tolist()
+    texts, finished = texts_of(samples), finished_of(samples)
     verdicts: list[Any] = [None] * len(asked)
     notes: list[str] = []
     for grader, verify in _VERIFIERS.items():
@@ -72,24 +77,25 @@ def grade(samples: pd.DataFrame, problems: Sequence[Any], *, workers: int = 2) -
     return graded
 
 
+Text = str | None  # None: there is no response
 Graded = tuple[list[Verdict], list[str]]
 
 
-def _integers(texts: list[str], problems: list[Any], finished: list[bool], workers: int) -> Graded:
+def _integers(texts: list[Text], problems: list[Any], finished: list[bool], workers: int) -> Graded:
     from rlvr.verifiers.integer import verify_integer
 
     pairs = zip(texts, problems, finished, strict=True)
     return [verify_integer(text, problem.answer, done) for text, problem, done in pairs], []
 
 
-def _mathematics(texts: list[str], problems: list[Any], finished: list[bool], workers: int) -> Graded:
+def _mathematics(texts: list[Text], problems: list[Any], finished: list[bool], workers: int) -> Graded:
     from rlvr.verifiers.math import verify_math_batch
 
     golds, kinds = [p.golds for p in problems], [p.grading for p in problems]
     return verify_math_batch(texts, golds, kind=kinds, finished=finished, workers=workers), []
 
 
-def _programs(texts: list[str], problems: list[Any], finished: list[bool], workers: int) -> Graded:
+def _programs(texts: list[Text], problems: list[Any], finished: list[bool], workers: int) -> Graded:
     """Isolated as the programs' module decides; where that cannot be had nothing runs, and nothing is judged
     wrong for it."""
     from rlvr.verifiers.programs import IsolationError, ProgramPool
@@ -121,7 +127,7 @@ def _programs(texts: list[str], problems: list[Any], finished: list[bool], worke
     return [result.verdict() for result in results], notes
 
 
-_VERIFIERS: dict[str, Callable[[list[str], list[Any], list[bool], int], Graded]] = {
+_VERIFIERS: dict[str, Callable[[list[Text], list[Any], list[bool], int], Graded]] = {
     "integer": _integers,
     "rlvr": _mathematics,
     "program": _programs,

@@ -17,7 +17,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from rlvr.evaluation.resampling import Floats, check_confidence
+from rlvr.evaluation.inputs import check_frame, fraction, labels_of, numbers_of, seeds_of
+from rlvr.evaluation.resampling import Floats
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,20 @@ def with_interval(
     ends = (float(low), float(high)) if known else (None, None)
     if not known:
         method += "; unknown: " + (f"one of {n_unit}" if n == 1 else f"no spread among {n_unit}")
-    return Estimate(float(value), *ends, int(n), n_unit, tuple(int(s) for s in seeds), method)
+    return Estimate(float(value), *ends, int(n), n_unit, seeds_of(seeds), method)
+
+
+def check_estimate(name: str, value: object) -> Estimate:
+    """Raise ValueError unless ``value`` is an Estimate."""
+    if not isinstance(value, Estimate):
+        raise ValueError(f"{name}={value!r:.80}: allowed is an Estimate")
+    return value
 
 
 def with_ends(frame: pd.DataFrame, column: str = "estimate") -> pd.DataFrame:
     """``frame`` with ``value``, ``low`` and ``high`` of a column of Estimates, float64; unknown: NaN."""
+    for estimate in check_frame("frame", frame, [column])[column]:
+        check_estimate(column, estimate)
     parts = {name: [getattr(e, name) for e in frame[column]] for name in ("value", "low", "high")}
     return frame.assign(**parts).astype(dict.fromkeys(parts, "float64"))
 
@@ -130,7 +140,7 @@ def seed_interval(values: ArrayLike, seeds: Sequence[int], *, confidence: float 
 
     This is the interval for "what another training run would give".
     """
-    values = np.asarray(values, dtype=np.float64)
+    values, seeds = numbers_of("values", values), seeds_of(seeds)
     if values.ndim != 1 or len(values) != len(seeds) or not len(values):
         raise ValueError(
             f"values has shape {values.shape} for {len(seeds)} seeds: allowed is one value per seed"
@@ -143,7 +153,7 @@ def seed_interval(values: ArrayLike, seeds: Sequence[int], *, confidence: float 
 
 
 def cluster_means(values: ArrayLike, clusters: ArrayLike) -> Floats:
-    values, clusters = np.asarray(values, dtype=np.float64), np.asarray(clusters)
+    values, clusters = numbers_of("values", values), labels_of("clusters", clusters)
     if values.shape != clusters.shape or values.ndim != 1:
         raise ValueError(
             f"values {values.shape}, clusters {clusters.shape}: allowed is one common shape [rows]"
@@ -156,7 +166,7 @@ def cluster_means(values: ArrayLike, clusters: ArrayLike) -> Floats:
 
 
 def _per_problem(values: ArrayLike, name: str) -> Floats:
-    values = np.asarray(values, dtype=np.float64)
+    values = numbers_of(name, values)
     if values.ndim not in (1, 2) or not values.size:
         raise ValueError(
             f"{name} has shape {values.shape}: allowed are [problems] and [problems, samples], not empty"
@@ -168,7 +178,7 @@ def _per_problem(values: ArrayLike, name: str) -> Floats:
 
 
 def _student(values: Floats, confidence: float, seeds: Sequence[int], n_unit: str, method: str) -> Estimate:
-    check_confidence(confidence)
+    fraction("confidence", confidence)
     n, mean = len(values), float(values.mean())
     half = 0.0
     if n > 1:

@@ -5,12 +5,12 @@ A missing sample (never generated, or never decided) is NaN and is left out; it 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rlvr.evaluation.inputs import numbers_of, whole, wholes
 from rlvr.evaluation.resampling import Floats
 
 
@@ -33,7 +33,8 @@ def avg_at_k(correct: ArrayLike) -> Floats:
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
     """Unbiased pass@k, shape of ``n`` and ``c``: ``1 - C(n-c, k) / C(n, k)`` [public: Codex paper].
 
-    ``n`` samples present and ``c`` correct per problem (:func:`count_correct`). Computed as
+    ``n`` samples present and ``c`` correct per problem (:func:`count_correct`), of one shape, or one number
+    for all problems. Computed as
     ``-expm1(sum_{i<k} log(1 - c/(n-i)))``, which neither overflows nor cancels.
 
     Raises ValueError if any n < k: with fewer samples than k it is not defined, even where c is 0 or n.
@@ -43,10 +44,13 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
 
 def pass_at_ks(n: ArrayLike, c: ArrayLike, ks: Sequence[int]) -> Floats:
     """:func:`pass_at_k` for several k at the cost of the largest, [k, *shape of n and c]."""
-    ks = [whole("k", k) for k in ks]
+    ks = wholes("ks", ks, "k")
     if not ks:
         raise ValueError("ks is empty: allowed is at least one k")
-    n, c = np.broadcast_arrays(np.asarray(n), np.asarray(c))
+    n, c = numbers_of("n", n), numbers_of("c", c)
+    if n.shape != c.shape and n.ndim and c.ndim:
+        raise ValueError(f"n has shape {n.shape}, c {c.shape}: allowed is one shape, or one number for all")
+    n, c = np.broadcast_arrays(n, c)
     if not n.size:
         raise ValueError("n and c are empty: allowed is at least one problem")
     for name, value in (("n", n), ("c", c)):
@@ -56,7 +60,7 @@ def pass_at_ks(n: ArrayLike, c: ArrayLike, ks: Sequence[int]) -> Floats:
             )
     if not np.all((0 <= c) & (c <= n)):
         at = np.flatnonzero((c < 0) | (c > n))[0]
-        raise ValueError(f"c={c.flat[at]} of n={n.flat[at]}: allowed are 0 <= c <= n")
+        raise ValueError(f"c={int(c.flat[at])} of n={int(n.flat[at])}: allowed are 0 <= c <= n")
     check_enough(max(ks), n)
     missed = np.zeros(n.shape)
     out, wanted = np.empty((len(ks), *n.shape)), set(ks)
@@ -95,22 +99,11 @@ def best_of_n(correct: ArrayLike, passes: ArrayLike, n: int) -> Floats:
     return share * _mean_where(correct, picked) + (1 - share) * _mean_where(correct, rest)
 
 
-def whole(name: str, value: int) -> int:
-    """``value`` as an int; ValueError unless it is an integer >= 1."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"{name}={value!r}: allowed are integers >= 1")
-    return number
-
-
 def check_enough(k: int, n: NDArray, name: str = "k", least: str = "n") -> None:
     """Raise ValueError if a problem has fewer than k of its ``n`` samples."""
-    if n.min() < k:
+    if (fewest := int(n.min())) < k:
         raise ValueError(
-            f"{name}={k} exceeds the fewest samples of a problem, {least}={n.min()}: allowed are {name} <= "
+            f"{name}={k} exceeds the fewest samples of a problem, {least}={fewest}: allowed are {name} <= "
             f"{least}"
         )
 
@@ -122,7 +115,7 @@ def _mean_where(values: Floats, rows: NDArray[np.bool_]) -> Floats:
 
 def outcome_matrix(correct: ArrayLike, name: str = "correct") -> Floats:
     """``correct`` as float64 [problems, samples]; ValueError if it holds anything but 0, 1 and NaN."""
-    values = np.asarray(correct, dtype=np.float64)
+    values = numbers_of(name, correct)
     if values.ndim != 2 or not values.size:
         raise ValueError(f"{name} has shape {values.shape}: allowed is [problems, samples], not empty")
     known = values[~np.isnan(values)]

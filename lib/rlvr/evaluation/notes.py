@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlvr.evaluation.inputs import check_frame, fraction, items_of
 from rlvr.evaluation.intervals import Estimate
 from rlvr.evaluation.tables import ROW, coverage_note
 
@@ -41,6 +42,12 @@ def notes_under(
     Raises:
         ValueError: a table without the index; what :func:`rlvr.verifiers.sensitivity` raises.
     """
+    check_frame("table", table)
+    fraction("confidence", confidence)
+    if samples is not None:
+        check_frame("samples", samples, ["benchmark", "model", "grader"])
+    training_sets = items_of("training_sets", training_sets, "names")
+    problems = items_of("problems", problems, "problems")
     if absent := [name for name in ROW if name not in table.index.names]:
         raise ValueError(f"table has the index {list(table.index.names)}: it lacks {absent}")
     return [

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from rlvr.evaluation.metrics import outcome_matrix, whole
+from rlvr.evaluation.inputs import fraction, whole
+from rlvr.evaluation.metrics import outcome_matrix
 from rlvr.evaluation.resampling import Floats
 
 
@@ -73,10 +74,11 @@ def detectable_difference(
     problems, samples = whole("problems", problems), whole("samples", samples)
     if problems < 2:
         raise ValueError(f"problems={problems}: allowed are integers >= 2")
-    if not 0 < confidence < 1 or not 0.5 <= power < 1:
+    if not isinstance(variance, DifferenceVariance):
         raise ValueError(
-            f"confidence={confidence!r}, power={power!r}: allowed are 0 < confidence < 1, 0.5 <= power < 1"
+            f"variance={variance!r:.80}: allowed is what paired_variance and unpaired_variance return"
         )
+    fraction("confidence", confidence), fraction("power", power, 0.5, closed=True)
     freedom = (problems - 1) * (1 if variance.design == "paired" else 2)
     quantiles = stats.t.ppf((1 + confidence) / 2, freedom) + stats.t.ppf(power, freedom)
     return float(quantiles * np.sqrt((variance.between + variance.within / samples) / problems))

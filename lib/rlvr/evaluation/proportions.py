@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from rlvr.evaluation.inputs import fraction, numbers_of, whole
 from rlvr.evaluation.intervals import Estimate, cluster_means, with_interval
-from rlvr.evaluation.resampling import Floats, check_confidence
+from rlvr.evaluation.resampling import Floats
 
 #: Share of a problem, half solved and half not, with which the spread is measured: the smallest of those
 #: simulated for docs/statistics.md with which the interval covers at all settings [choice].
@@ -54,19 +55,18 @@ def proportion_mean(
         ValueError: values outside of [0, 1], none present, or shapes that differ; a confidence outside of
             (0, 1); samples < 1.
     """
-    check_confidence(confidence)
-    values = np.asarray(values, dtype=np.float64)
+    fraction("confidence", confidence)
+    values = numbers_of("values", values)
     present = values[~np.isnan(values)]
     if (outside := (present < -ROUNDING) | (present > 1 + ROUNDING)).any():
         bad = present[outside][0]
         raise ValueError(f"values holds {bad:g}: allowed are 0 <= values <= 1 and NaN (missing)")
-    if samples is not None and samples < 1:
-        raise ValueError(f"samples={samples!r}: allowed are integers >= 1")
+    samples = None if samples is None else whole("samples", samples)
     means = cluster_means(np.clip(values, 0, 1), clusters)
     count, mean = len(means), float(means.mean())
     low = high = mean
     if count > 1:
-        most = max(count, len(present) if samples is None else int(samples))
+        most = max(count, len(present) if samples is None else samples)
         low, high = _clopper_pearson(mean, effective_samples(means, most), confidence)
     method = f"Clopper-Pearson, effective sample size from the spread of {n_unit}"
     return with_interval(mean, low, high, count, n_unit, seeds, method)

@@ -145,7 +145,12 @@ def evaluation_of_arm(scale: Scale, arm: str) -> Evaluation:
 
 
 def evaluation_of_file(path: str | Path) -> Evaluation:
-    """What an evaluation file asks for; see :mod:`rlvr.evaluation.files`."""
+    """What an evaluation file asks for, if its engine can do it here; see :mod:`rlvr.evaluation.files`.
+
+    Raises:
+        FileNotFoundError, ImportError, ValueError: what is wrong in it or not on this machine: problems,
+            model, training sets, settings that the engine does not have.
+    """
     from rlvr.evaluation.files import evaluation, load_settings
 
     return evaluation(load_settings(path))

@@ -44,16 +44,3 @@ def percentiles(draws: Floats, confidence: float) -> Floats:
     """The two ends of a percentile interval, [2, ...]; resamples along the first axis."""
     tail = (1 - confidence) / 2
     return np.quantile(draws, [tail, 1 - tail], axis=0)
-
-
-def check_resampling(resamples: int, confidence: float) -> None:
-    """Raise ValueError unless ``resamples >= 1`` and ``0 < confidence < 1``."""
-    if resamples < 1:
-        raise ValueError(f"resamples={resamples}: allowed are integers >= 1")
-    check_confidence(confidence)
-
-
-def check_confidence(confidence: float) -> None:
-    """Raise ValueError unless ``0 < confidence < 1``."""
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence={confidence!r}: allowed are 0 < confidence < 1")

@@ -18,6 +18,15 @@ from rlvr.problems.tokenizer import Codec
 USED = {"max_tokens", "samples", "seeds", "temperature", "skip_special_tokens", "chunk_size"}
 
 
+def check_config(config: SamplingConfig) -> None:
+    """ValueError for a setting that this engine does not have."""
+    config.refuse_others(USED, "local")
+    if config.skip_special_tokens:
+        raise ValueError(
+            "skip_special_tokens=True: engine local keeps a sampled <pad> visible; allowed is False"
+        )
+
+
 def sample_policy(
     folder: str | Path,
     problems: Sequence[Any],
@@ -44,11 +53,7 @@ def sample_policy(
         FileNotFoundError: no policy there.
         ValueError: a setting that this engine does not have, or a prompt it has no words for.
     """
-    config.refuse_others(USED, "local")
-    if config.skip_special_tokens:
-        raise ValueError(
-            "skip_special_tokens=True: engine local keeps a sampled <pad> visible; allowed is False"
-        )
+    check_config(config)
     policy, codec = Policy.from_pretrained(folder), Codec.load(folder)
     prompts = codec.encode_batch(p.prompt for p in problems)
     asked = [problem for problem in problems for _ in range(config.samples)]

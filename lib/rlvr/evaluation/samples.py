@@ -48,6 +48,35 @@ LABELS = {"arm": "string", "lag": "int64", "difficulty": "int64"}
 GRADED = ("correct", "extracted", "reason", "grader")
 
 
+def texts_of(samples: pd.DataFrame) -> list[str | None]:
+    """Column ``text``, None where there is no response; ValueError for what is neither text nor missing."""
+    texts = [None if _is_missing(text) else text for text in samples["text"]]
+    if odd := [text for text in texts if text is not None and not isinstance(text, str)]:
+        raise ValueError(
+            f"text holds {odd[0]!r:.80} ({type(odd[0]).__name__}): allowed are strings, and None or NaN (no "
+            "response)"
+        )
+    return texts
+
+
+def finished_of(samples: pd.DataFrame) -> list[bool]:
+    """Column ``finished``, all True without one; ValueError for what is no truth value. It may be missing
+    where ``text`` is."""
+    if "finished" not in samples:
+        return [True] * len(samples)
+    found = list(samples["finished"])
+    for value, text in zip(found, samples["text"], strict=True):
+        if _is_missing(value) and not _is_missing(text):
+            raise ValueError("finished is missing beside a text: allowed are True and False")
+        if not _is_missing(value) and (isinstance(value, str) or value not in (0, 1)):
+            raise ValueError(f"finished holds {value!r:.80}: allowed are True and False")
+    return [not _is_missing(value) and bool(value) for value in found]
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value is pd.NA or (isinstance(value, float) and value != value)
+
+
 def conform(frame: pd.DataFrame, labels: Mapping[str, Any] | None = None) -> pd.DataFrame:
     """An engine's table, whose ``seed`` is that of sampling, in these columns.
 

@@ -25,8 +25,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlvr.evaluation.bootstrap import bootstrap_interval
+from rlvr.evaluation.inputs import check_function, check_resampling, numbers_of
 from rlvr.evaluation.intervals import Estimate, with_ends
-from rlvr.evaluation.resampling import Floats, check_resampling
+from rlvr.evaluation.resampling import Floats
 
 Unit = Literal["problems", "seeds", "seeds within benchmark", "seeds and problems"]
 UNITS: tuple[str, ...] = ("problems", "seeds", "seeds within benchmark", "seeds and problems")
@@ -37,7 +38,7 @@ Statistic = Callable[[Floats], Floats]
 
 def benchmark_mean(scores: ArrayLike) -> Floats:
     """Mean over benchmarks of the mean over seeds, [..., seeds, benchmarks] -> [...]."""
-    return np.asarray(scores, dtype=np.float64).mean((-2, -1))
+    return _matrix(scores).mean((-2, -1))
 
 
 def interquartile_mean(scores: ArrayLike) -> Floats:
@@ -45,7 +46,7 @@ def interquartile_mean(scores: ArrayLike) -> Floats:
 
     A quarter of them, rounded down, is cut from each end [public: rliable].
     """
-    scores = np.asarray(scores, dtype=np.float64)
+    scores = _matrix(scores)
     flat = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
     cut = flat.shape[-1] // 4
     return flat[..., cut : flat.shape[-1] - cut].mean(-1)
@@ -70,6 +71,7 @@ def aggregate(
         unit: what is drawn, see above. ``n`` counts problems of all benchmarks, or seeds.
     """
     arrays = _arrays(scores)
+    check_function("statistic", statistic, "scores [..., seeds, benchmarks]")
     drawn = _draw([arrays], unit, resamples, confidence, seed)[0]
     return _interval(statistic, [arrays], [drawn], unit, confidence, seeds)
 
@@ -88,7 +90,9 @@ def performance_profile(
 
     Arguments as in :func:`aggregate`. Returns ``threshold, estimate, value, low, high``.
     """
-    arrays = _arrays(scores)
+    arrays, thresholds = _arrays(scores), numbers_of("thresholds", thresholds)
+    if thresholds.ndim != 1 or np.isnan(thresholds).any():
+        raise ValueError(f"thresholds={thresholds!r:.80}: allowed is a list of numbers")
     drawn = _draw([arrays], unit, resamples, confidence, seed)[0]
     found = [
         _interval(lambda x, at=at: (x > at).mean((-2, -1)), [arrays], [drawn], unit, confidence, seeds)
@@ -113,7 +117,7 @@ def probability_of_improvement(
     ``b`` are drawn independently; problems, which must then be the same, are drawn for both at once. It says
     how often ``a`` wins, not by how much.
     """
-    first, second = _arrays(a), _arrays(b)
+    first, second = _arrays(a, "a"), _arrays(b, "b")
     if list(first) != list(second):
         raise ValueError(f"b has benchmarks {list(second)}: allowed are those of a, {list(first)}")
     for name in first:
@@ -158,7 +162,7 @@ def _draw(
     """Scores of every group, [resamples, seeds, benchmarks]; all groups draw the same problems."""
     if unit not in UNITS:
         raise ValueError(f"unit={unit!r}: allowed are {', '.join(UNITS)}")
-    check_resampling(resamples, confidence)
+    check_resampling(resamples, confidence, seed)
     rng = np.random.default_rng(seed)
     shape = [(resamples, *_scores(g).shape) for g in groups]
     out = [np.broadcast_to(_scores(g), s).copy() for g, s in zip(groups, shape, strict=True)]
@@ -194,13 +198,22 @@ def _scores(arrays: dict[str, Floats]) -> Floats:
     return np.stack([np.nanmean(values, axis=1) for values in arrays.values()], axis=1)
 
 
-def _arrays(scores: Scores) -> dict[str, Floats]:
+def _matrix(scores: ArrayLike) -> Floats:
+    values = numbers_of("scores", scores)
+    if values.ndim < 2 or not values.size:
+        raise ValueError(f"scores has shape {values.shape}: allowed is [..., seeds, benchmarks], not empty")
+    return values
+
+
+def _arrays(scores: Scores, argument: str = "scores") -> dict[str, Floats]:
     """Checked arrays [seeds, problems], benchmarks in sorted order."""
+    if not isinstance(scores, Mapping) or not all(isinstance(name, str) for name in scores):
+        raise ValueError(f"{argument}={scores!r:.80}: allowed is a mapping of benchmarks to scores")
     if not scores:
-        raise ValueError("scores is empty: allowed is at least one benchmark")
+        raise ValueError(f"{argument} is empty: allowed is at least one benchmark")
     out = {}
     for name in sorted(scores):
-        values = np.asarray(scores[name], dtype=np.float64)
+        values = numbers_of(name, scores[name])
         values = values[:, None] if values.ndim == 1 else values
         if values.ndim != 2 or not values.size:
             raise ValueError(f"{name} has shape {values.shape}: allowed are [seeds, problems] and [seeds]")

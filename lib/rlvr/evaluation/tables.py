@@ -14,8 +14,17 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from rlvr.evaluation.inputs import (
+    check_frame,
+    check_function,
+    fraction,
+    numbers_of,
+    seeds_of,
+    whole,
+    wholes,
+)
 from rlvr.evaluation.intervals import Estimate, seed_interval
-from rlvr.evaluation.metrics import avg_at_k, count_correct, pass_at_k, whole
+from rlvr.evaluation.metrics import avg_at_k, count_correct, pass_at_k
 from rlvr.evaluation.proportions import proportion_mean
 from rlvr.evaluation.resampling import Floats
 from rlvr.evaluation.voting import Grouping, is_exact, label_answers, majority_at_k, same_string
@@ -59,13 +68,14 @@ def coverage(samples: pd.DataFrame, expected: int | None = None) -> pd.DataFrame
             "truncated": int((~part["finished"].astype(bool)).sum()),
         }
         if "engine" in part:
-            rows[key]["engine"] = ", ".join(sorted(part["engine"].astype(str).unique()))
+            rows[key]["engine"] = ", ".join(sorted(part["engine"].dropna().astype(str).unique()))
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(ROW)
 
 
 def coverage_note(found: pd.DataFrame) -> str:
     """:func:`coverage` as one line per row, to print with a table."""
     lines = []
+    check_frame("found", found, ["problems", "samples", "missing", "undecided", "truncated"])
     for (benchmark, model, grader), row in found.iterrows():
         lines.append(
             f"{benchmark}, {model} ({grader}): {row['problems']} problems, {row['samples']} samples; "
@@ -104,11 +114,14 @@ def accuracy_table(
     """
     if short not in ("leave out", "raise"):
         raise ValueError(f"short={short!r}: allowed are leave out, raise")
+    fraction("confidence", confidence)
+    if group is not None:
+        check_function("group", group, "the answers of a problem")
     found = coverage(samples, expected)
     if ks is None:
         fewest = min(int(part.groupby(["seed", "problem"]).size().max()) for _, part in _parts(samples))
         ks = [2**i for i in range(1, (fewest // 2).bit_length())]
-    ks = [whole("k", k) for k in ks]
+    ks = wholes("ks", ks, "k")
     rows = {}
     for key, part in _parts(samples):
         same = _grouping(key[2]) if group is None else group
@@ -226,11 +239,15 @@ def _seeds(part: pd.DataFrame) -> tuple[int, ...]:
 
 
 def _check(samples: pd.DataFrame) -> None:
-    if absent := [c for c in NEEDED if c not in samples]:
-        raise ValueError(f"samples lack the columns {absent}: needed are {NEEDED}")
+    check_frame("samples", samples, NEEDED)
     if not len(samples):
         raise ValueError("samples has no rows: there is nothing to count")
     if empty := [c for c in NEEDED if c != "correct" and samples[c].isna().any()]:
         raise ValueError(f"columns {empty} hold missing values: only correct (undecided) may")
+    for name in ("correct", "finished"):  # the text 'False' would count as True
+        values = numbers_of(name, samples[name])
+        if (odd := ~np.isin(values, (0.0, 1.0)) & ~np.isnan(values)).any():
+            raise ValueError(f"{name} holds {values[odd][0]:g}: allowed are True and False")
+    seeds_of(samples["seed"].unique(), "seed")
     if samples.duplicated([*ROW, "seed", "problem", "sample"]).any():
         raise ValueError("samples repeat a (benchmark, model, grader, seed, problem, sample)")

@@ -20,7 +20,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from rlvr.evaluation.metrics import check_enough, outcome_matrix, whole
+from rlvr.evaluation.inputs import check_function, items_of, whole
+from rlvr.evaluation.metrics import check_enough, outcome_matrix
 from rlvr.evaluation.resampling import Floats
 
 MAX_WORK = 10**9  # multiplications of one problem above which samples are drawn instead
@@ -33,6 +34,9 @@ Votes = tuple[tuple[int, float], ...]  # (samples, accuracy) of every class, the
 
 def same_string(answers: Sequence[str]) -> Sequence[Hashable]:
     """Equal as strings, spaces around them aside: for answers in a verifier's canonical form."""
+    answers = items_of("answers", answers, "strings")
+    if odd := [answer for answer in answers if not isinstance(answer, str)]:
+        raise ValueError(f"answers holds {odd[0]!r:.80} ({type(odd[0]).__name__}): allowed are strings")
     return [answer.strip() for answer in answers]
 
 
@@ -45,6 +49,8 @@ def by_equivalence(equal: Callable[[str, str], bool | None]) -> Grouping:
     ``equal`` must be transitive for the classes not to depend on the order; it is asked about distinct
     strings only, in sorted order, so at least the order of samples never matters.
     """
+
+    check_function("equal", equal, "two answers")
 
     def group(answers: Sequence[str]) -> Sequence[Hashable]:
         heads: list[str] = []
@@ -90,6 +96,7 @@ def majority_at_k(
 
     Raises ValueError if a problem has fewer than k decided samples.
     """
+    whole("seed", seed, 0)
     tallies = _tallies(correct, answers, k, group)
     known: dict[Votes, float] = {}
     for votes in tallies:
@@ -104,12 +111,22 @@ def is_exact(correct: ArrayLike, answers: ArrayLike, k: int, *, group: Grouping 
 
 
 def _tallies(correct: ArrayLike, answers: ArrayLike, k: int, group: Grouping) -> list[Votes]:
-    correct, answers, k = outcome_matrix(correct), np.asarray(answers, dtype=object), whole("k", k)
-    if answers.shape != correct.shape:
-        raise ValueError(f"answers has shape {answers.shape}: allowed is that of correct, {correct.shape}")
+    correct, k = outcome_matrix(correct), whole("k", k)
+    answers = _answers(answers, correct.shape)
+    check_function("group", group, "the answers of a problem")
     decided = ~np.isnan(correct)
     check_enough(k, decided.sum(1))
     return [_tally(c[d], a[d], group) for c, a, d in zip(correct, answers, decided, strict=True)]
+
+
+def _answers(answers: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        found = np.asarray(answers, dtype=object)
+    except ValueError as error:  # rows of different lengths
+        raise ValueError(f"answers is no array [problems, samples]: {error}") from None
+    if found.shape != shape:
+        raise ValueError(f"answers has shape {found.shape}: allowed is that of correct, {shape}")
+    return found
 
 
 def _tally(correct: Floats, answers: np.ndarray, group: Grouping) -> Votes:

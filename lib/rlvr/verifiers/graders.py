@@ -15,7 +15,7 @@ from typing import Any
 from rlvr.verifiers.base import Verdict
 from rlvr.verifiers.math import verify_math_batch
 from rlvr.verifiers.processes import WorkerPool
-from rlvr.verifiers.text_graders import GRADERS, run_job
+from rlvr.verifiers.text_graders import GRADERS, NO_RESPONSE, run_job
 
 PROGRAMS = "program"
 _TIMEOUT = 30.0  # seconds; math-verify's own limits, five each for two texts and a comparison, come first
@@ -34,6 +34,7 @@ def rescore(
     Args:
         samples: a data frame, or the path of a parquet file, with the columns ``problem`` (id), ``sample``
             and ``text``; ``finished`` is used by ``rlvr`` and ``program`` if it is there, ``seed`` is kept.
+            A missing ``text`` is no response: undecided under every grader, reason ``no_response``.
         golds: gold answer by problem, or the accepted ones; graders that know one answer only are right if
             any is. Of a program its ``BenchmarkProblem``, or whatever else ``verify_programs`` takes.
         graders: None: all of ``GRADERS``, or ``program`` for programs.
@@ -41,17 +42,20 @@ def rescore(
         workers: processes.
 
     Raises:
-        ValueError: an unknown grader, a missing column, a problem without a gold answer or with none in it;
-            programs and mathematics together, or a grader that is for the other of the two.
+        ValueError: an unknown grader; a column that is missing or holds something else; a sample twice; a
+            problem without a gold answer or with none in it; programs and mathematics together, or a grader
+            that is for the other of the two; workers < 1.
     """
     import pandas as pd
 
-    frame = _read(samples)
+    from rlvr.evaluation.inputs import whole
+    from rlvr.evaluation.samples import finished_of, texts_of
+
+    frame, workers = _read(samples), whole("workers", workers)
     programs = _check(frame, golds)
     graders = _graders(graders, programs)
-    predictions = [str(text) for text in frame["text"]]
+    predictions, finished = texts_of(frame), finished_of(frame)
     accepted = [golds[problem] for problem in frame["problem"]]
-    finished = [bool(x) for x in frame["finished"]] if "finished" in frame else [True] * len(frame)
     parts = []
     for name in graders:
         if name == PROGRAMS:
@@ -90,14 +94,17 @@ def sensitivity(
     graders that are missing are run.
 
     Raises:
-        ValueError: as :func:`rescore`; also a grader that is not there and cannot be run for want of
-            ``text``, and one that judged fewer samples than another.
+        ValueError: as :func:`rescore`; also no sample at all, a grader that is not there and cannot be run
+            for want of ``text``, and one that judged fewer samples than another.
     """
     import pandas as pd
 
     from rlvr.evaluation import proportion_mean
 
-    scored, names = _scored(_read(samples), golds, graders, kinds, workers)
+    frame = _read(samples)
+    if not len(frame):
+        raise ValueError("samples has no rows: there is nothing to grade")
+    scored, names = _scored(frame, golds, graders, kinds, workers)
     rows = []
     for name in names:
         part = scored[scored["grader"] == name]
@@ -134,6 +141,7 @@ def _scored(
     if not {"grader", "correct"} <= set(frame.columns):
         scored = rescore(frame, golds, graders, kinds=kinds, workers=workers)
         return scored, list(dict.fromkeys(scored["grader"]))
+    _check_keys(frame, [*keys, "grader"])
     stored = list(dict.fromkeys(str(name) for name in frame["grader"]))
     asked = [*stored, *GRADERS] if graders is None else list(graders)
     if graders is None and any(_is_program(golds.get(problem)) for problem in frame["problem"].unique()):
@@ -150,8 +158,6 @@ def _scored(
         texts = frame.drop_duplicates(keys).drop(columns=["grader", "correct"])
         parts.append(rescore(texts, golds, missing, kinds=kinds, workers=workers))
     scored = pd.concat([part[[*keys, "grader", "correct"]] for part in parts], ignore_index=True)
-    if scored.duplicated([*keys, "grader"]).any():
-        raise ValueError(f"samples repeat a ({', '.join(keys)}) of one grader")
     counts = scored.groupby("grader", sort=False).size()
     if (counts != len(scored.drop_duplicates(keys))).any():
         judged = ", ".join(f"{name} judged {count}" for name, count in counts.items())
@@ -174,11 +180,13 @@ def _line(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _each(
-    name: str, predictions: Sequence[str], accepted: Sequence[str | Sequence[str]], workers: int
+    name: str, predictions: Sequence[str | None], accepted: Sequence[str | Sequence[str]], workers: int
 ) -> list[Verdict]:
     """One verdict per response of a grader that knows one gold answer: right if any accepted one is."""
     jobs, owner = [], []
     for index, (prediction, golds) in enumerate(zip(predictions, accepted, strict=True)):
+        if prediction is None:
+            continue
         for gold in (golds,) if isinstance(golds, str) else golds:
             jobs.append((name, prediction, gold))
             owner.append(index)
@@ -201,18 +209,18 @@ def _each(
             or (best[index].correct is False and verdict.correct is None)
         ):
             best[index] = verdict if not (best[index] and best[index].correct) else best[index]
-    return [verdict or Verdict(None, None, "bad_gold") for verdict in best]
+    return [verdict or NO_RESPONSE for verdict in best]
 
 
 def _run(
-    predictions: Sequence[str], problems: Sequence[Any], finished: Sequence[bool], workers: int
+    predictions: Sequence[str | None], problems: Sequence[Any], finished: Sequence[bool], workers: int
 ) -> list[Verdict]:
     """Programs against their tests; a response that did not finish is wrong and is not run."""
     from rlvr.verifiers.programs import verify_programs
 
-    run = [index for index, done in enumerate(finished) if done]
-    results = verify_programs([(predictions[i], problems[i]) for i in run], workers)
-    verdicts = [Verdict(False, None, "truncated")] * len(predictions)
+    run = [index for index, done in enumerate(finished) if done and predictions[index] is not None]
+    results = verify_programs([(predictions[i], problems[i]) for i in run], workers) if run else []
+    verdicts = [NO_RESPONSE if text is None else Verdict(False, None, "truncated") for text in predictions]
     for index, result in zip(run, results, strict=True):
         verdicts[index] = result.verdict()
     return verdicts
@@ -235,29 +243,47 @@ def _is_program(gold: Any) -> bool:
 def _graders(graders: Sequence[str] | None, programs: bool) -> list[str]:
     allowed = [PROGRAMS] if programs else list(GRADERS)
     what = "programs" if programs else "answers of mathematics"
+    if graders is not None and (isinstance(graders, str) or not len(graders)):
+        raise ValueError(f"graders={graders!r}: allowed is a list of {', '.join(map(repr, allowed))}")
     for name in graders or ():
         if name not in allowed:
             raise ValueError(f"graders={name!r}: allowed for {what} are {', '.join(map(repr, allowed))}")
     return allowed if graders is None else list(dict.fromkeys(graders))
 
 
-def _check(frame: Any, golds: Mapping[str, Any]) -> bool:
-    """Whether the samples are of programs."""
-    for column in ("problem", "sample", "text"):
+def _check_keys(frame: Any, keys: Sequence[str], *others: str) -> None:
+    """Whether the columns are there and tell the samples apart."""
+    for column in (*keys, *others):
         if column not in frame:
             raise ValueError(f"samples has no column {column!r}: it has {', '.join(map(str, frame.columns))}")
+        if column in keys and frame[column].isna().any():
+            raise ValueError(f"samples: column {column!r} holds missing values: only text may")
+    if frame.duplicated(list(keys)).any():
+        raise ValueError(
+            f"samples repeat a ({', '.join(keys)}): allowed is each once; of several models select one first"
+        )
+
+
+def _check(frame: Any, golds: Mapping[str, Any]) -> bool:
+    """Whether the samples are of programs."""
+    _check_keys(frame, _keys(frame), "text")
     problems = sorted(set(frame["problem"]))
     if missing := [p for p in problems if p not in golds]:
         raise ValueError(f"golds has no answer for {len(missing)} problems, among them {missing[0]!r}")
     if empty := [
         p
         for p in problems
-        if golds[p] is None or (isinstance(golds[p], Sequence) and golds[p] != "" and not len(golds[p]))
+        if golds[p] is None
+        or isinstance(golds[p], float)  # NaN
+        or (isinstance(golds[p], Sequence) and golds[p] != "" and not len(golds[p]))
     ]:
         raise ValueError(
             f"golds has an empty answer for {len(empty)} problems, among them {empty[0]!r}: allowed are an "
             "answer, several, and for a program its BenchmarkProblem, whose tests grade it"
         )
+    for p in problems:
+        if isinstance(golds[p], Sequence) and not all(isinstance(gold, str) for gold in golds[p]):
+            raise ValueError(f"golds of {p!r} are {golds[p]!r:.80}: allowed are strings")
     programs = [p for p in problems if _is_program(golds[p])]
     if programs and len(programs) < len(problems):
         raise ValueError(

@@ -3,7 +3,10 @@
 A worker is a fresh interpreter (nothing is forked, and the caller's ``__main__`` is not run again), so a pool
 works from any thread, from a daemonic process and inside a Ray worker. Per job, a worker
 
-- is killed by the pool at the time limit, and by the kernel's timer shortly after, should the pool be gone;
+- is killed at the time limit, by a timer of the kernel's: it counts processor time from when the worker has
+  taken the job, so that neither waiting for a worker nor a busy machine ends one that is at work;
+- is killed by the pool when the clock shows ``PATIENCE`` times the limit (a job that sleeps), and by another
+  timer shortly after, should the pool be gone;
 - has its memory limited; running out of it fails that job only;
 - is replaced if it was killed or died: that costs the one job it held.
 
@@ -35,6 +38,8 @@ sys.path[:] = json.loads(sys.argv[1])
 from rlvr.verifiers.processes import serve
 serve()
 """
+PATIENCE = 3.0  # times the limit on the clock; as for programs [choice]
+MOST_SHARED = 8  # workers that callers from several threads share
 _GRACE = 2.0  # seconds until the kernel's timer ends what the pool did not
 _START = 120.0  # seconds a new interpreter may take to import its target
 
@@ -82,11 +87,18 @@ class _Worker:
         except (BrokenPipeError, ConnectionError, OSError):
             return None
         try:
-            if not self.connection.poll(timeout):
+            if not self.connection.poll(PATIENCE * timeout):
                 return Reply(problem="timeout")
             return Reply(*self.connection.recv())
         except (EOFError, OSError):
-            return Reply(problem="crashed")
+            return Reply(problem="timeout" if self._ran_out() else "crashed")
+
+    def _ran_out(self) -> bool:
+        """Whether one of its own timers has ended the process, whose connection is gone."""
+        try:
+            return self.process.wait(_GRACE) in (-signal.SIGPROF, -signal.SIGALRM)
+        except subprocess.TimeoutExpired:
+            return False
 
     def end(self) -> None:
         self.connection.close()
@@ -102,34 +114,50 @@ class _State:
         self.idle: deque[_Worker] = deque()
         self.slots = threading.BoundedSemaphore(size)
 
+    def take(self) -> _Worker | None:
+        """An idle worker; another thread may have taken the last one just now."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return None
+
 
 class WorkerPool:
-    """Up to ``size`` workers that run ``target``, a function of one picklable job named ``module:function``.
+    """Workers that run ``target``, a function of one picklable job named ``module:function``.
 
-    Workers start when first needed; a function ``prepare`` of that module runs before the first job, outside
-    of its time. Methods may be called from any thread.
+    Args:
+        target: a function ``prepare`` of its module runs before a worker's first job, outside of its time.
+        size: workers that one :meth:`map` keeps busy. Calls from several threads share as many as there are
+            cores (at most ``MOST_SHARED``), or ``size`` if that is more; each starts when no other is idle.
+        memory_bytes: address space of one.
+
+    Methods may be called from any thread.
     """
 
     def __init__(self, target: str, size: int, *, memory_bytes: int = 4 << 30) -> None:
         if size < 1:
             raise ValueError(f"size={size}: allowed are integers >= 1")
         self.target, self.size, self.memory_bytes = target, size, memory_bytes
+        self._most = max(size, min(cores(), MOST_SHARED))
         self._states: dict[int, _State] = {}
         atexit.register(self.close)
 
     def run(self, job: Any, timeout: float) -> Reply:
-        """One job, started within ``timeout`` seconds' reach of a free worker; waiting for one is not
-        counted."""
+        """One job. ``timeout``: seconds of processor time from when a worker has taken it."""
         if not timeout > 0:
             raise ValueError(f"timeout={timeout}: allowed are seconds > 0")
         state = self._state()
         with state.slots:
-            worker = state.idle.pop() if state.idle else self._start()
-            reply = worker.run(job, timeout)
-            if reply is None:  # it died while it was idle
+            worker = state.take() or self._start()
+            try:
+                reply = worker.run(job, timeout)
+                if reply is None:  # it died while it was idle
+                    worker.end()
+                    worker = self._start()
+                    reply = worker.run(job, timeout) or Reply(problem="crashed")
+            except BaseException:  # interrupted: its reply would be taken for the next job's
                 worker.end()
-                worker = self._start()
-                reply = worker.run(job, timeout) or Reply(problem="crashed")
+                raise
             if reply.problem in ("timeout", "crashed"):
                 worker.end()
             else:
@@ -147,8 +175,8 @@ class WorkerPool:
     def close(self) -> None:
         """End the idle workers of this process. The pool can be used again."""
         state = self._states.get(os.getpid())
-        while state is not None and state.idle:
-            state.idle.pop().end()
+        while state is not None and (worker := state.take()):
+            worker.end()
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -163,11 +191,17 @@ class WorkerPool:
     def _state(self) -> _State:
         pid = os.getpid()
         if pid not in self._states:
-            for other in [p for p in self._states if p != pid]:  # a fork's copies: let go, end nothing
-                for worker in self._states.pop(other).idle:
+            for other in list(self._states):  # a fork's copies: let go, end nothing
+                state = self._states.pop(other, None) if other != pid else None
+                for worker in state.idle if state else ():
                     worker.connection.close()
-            self._states.setdefault(pid, _State(self.size))
+            self._states.setdefault(pid, _State(self._most))
         return self._states[pid]
+
+
+def cores() -> int:
+    """Of the machine that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def serve() -> None:
@@ -186,17 +220,21 @@ def serve() -> None:
         connection.send(("failed", traceback.format_exc()))
         return
     connection.send(("ready", ""))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for number in (signal.SIGALRM, signal.SIGPROF):  # the parent may block or ignore them: that is inherited
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM, signal.SIGPROF))
     while os.getppid() == settings["parent"]:
         try:
             if not connection.poll(5.0):
                 continue
             timeout, job = connection.recv()
-            signal.setitimer(signal.ITIMER_REAL, timeout + _GRACE)
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE * timeout + _GRACE)
+            signal.setitimer(signal.ITIMER_PROF, timeout)
             try:
                 reply = (function(job), None)
             except Exception as error:
                 reply = (None, type(error).__name__)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
             connection.send(reply)
         except (EOFError, OSError):

@@ -1,4 +1,7 @@
-"""Graders of one text against one gold answer: ours, math-verify's own, and the last number as a string."""
+"""Graders of one text against one gold answer: ours, math-verify's own, and the last number as a string.
+
+What is no text (None, NaN) is no response: None with the reason ``no_response``, whatever the grader.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Callable
 from rlvr.verifiers.base import Verdict
 from rlvr.verifiers.math import verify_math
 
+NO_RESPONSE = Verdict(None, None, "no_response")
 _LAST = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _ENVIRONMENT = re.compile(r"\$|\\\(|\\\[|\\boxed")
 
@@ -26,6 +30,8 @@ def grade_math_verify(prediction: str, gold: str) -> Verdict:
     """
     from math_verify import parse, verify
 
+    if not isinstance(prediction, str):
+        return NO_RESPONSE
     seconds = 5 if threading.current_thread() is threading.main_thread() else None
     delimited = gold if _ENVIRONMENT.search(gold) else f"${gold}$"
     right = parse(delimited, parsing_timeout=seconds)
@@ -37,6 +43,8 @@ def grade_math_verify(prediction: str, gold: str) -> Verdict:
 
 
 def grade_last_number(prediction: str, gold: str) -> Verdict:
+    if not isinstance(prediction, str):
+        return NO_RESPONSE
     numbers = _LAST.findall(prediction)
     if not numbers:
         return Verdict(False, None, "no_number")

@@ -143,7 +143,7 @@ def get_benchmark(name: str) -> Benchmark:
         ValueError: no such benchmark; names the nearest ones.
     """
     catalogue = load_catalogue()
-    if name in catalogue:
+    if isinstance(name, str) and name in catalogue:
         return catalogue[name]
     near = difflib.get_close_matches(str(name).lower().replace("-", "_"), catalogue, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""

@@ -13,8 +13,10 @@ from rlvr.problems.benchmarks.livecodebench import all_tests
 from rlvr.problems.benchmarks.loading import load_benchmark
 from rlvr.problems.benchmarks.overlap import Overlap, contamination_of
 from rlvr.problems.benchmarks.problem import BenchmarkProblem
-from rlvr.problems.benchmarks.records import INTEGER, content_sha256
+from rlvr.problems.benchmarks.records import INTEGER, content_sha256, examine
 from rlvr.problems.benchmarks.sources import MissingData, find_file, search_path
+
+MOST_FAULTS = 20  # of one file that are listed
 
 # golds as (id, text) and the verifier's kind -> (id, text, reason) of those that fail
 GoldTest = Callable[[Iterable[tuple[str, str]], str], list[tuple[str, str, str]]]
@@ -26,7 +28,8 @@ class Report:
 
     name: str
     path: Path | None = None  # None: not on this machine
-    error: str = ""  # it cannot be read at all
+    faults: tuple[str, ...] = ()  # records that are no problems, and where; at most MOST_FAULTS
+    more_faults: int = 0  # how many beyond these
     count: int = 0
     expected: tuple[int, ...] = ()
     known_copy: bool | None = None  # byte for byte the copy of the catalogue; None: none is recorded
@@ -43,8 +46,10 @@ class Report:
         """What makes a number wrong or not comparable; overlaps and duplicates are facts, not faults."""
         if self.path is None:
             return ()
-        found = [self.error] if self.error else []
-        if not self.error and self.count not in self.expected:
+        found = list(self.faults)
+        if self.more_faults:
+            found.append(f"and {self.more_faults} more faulty records")
+        if not self.faults and self.count not in self.expected:
             found.append(f"{self.count} problems, expected {' or '.join(map(str, self.expected))}")
         if self.empty_golds:
             found.append(f"{len(self.empty_golds)} empty golds: {_some(self.empty_golds)}")
@@ -85,8 +90,8 @@ def check(
                 loaded[benchmark] = load_benchmark(benchmark, data_dir, window="all")
             except MissingData:
                 reports[benchmark] = Report(benchmark)
-            except ValueError as error:
-                reports[benchmark] = Report(benchmark, find_file(benchmark, data_dir), str(error))
+            except ValueError:
+                reports[benchmark] = _faulty(benchmark, find_file(benchmark, data_dir))
     tests = [b.name for b in chosen if b.role == "evaluation" and b.kind == "math"]
     evaluations = {name: loaded[name] for name in tests if name in loaded}
     overlaps: dict[str, dict[str, tuple[Overlap, ...]]] = {name: {} for name in evaluations}
@@ -100,6 +105,19 @@ def check(
         else _report(b, loaded[b.name], find_file(b.name, data_dir), gold_test, overlaps.get(b.name, {}))
         for b in chosen
     ]
+
+
+def _faulty(name: str, path: Path) -> Report:
+    """All that is wrong with the records of a file, not only the first."""
+    faults, count, good = [], 0, 0
+    for found in examine(path, get_benchmark(name)):
+        if isinstance(found, BenchmarkProblem):
+            good += 1
+        else:
+            count += 1
+            if count <= MOST_FAULTS:
+                faults.append(str(found))
+    return Report(name, path, tuple(faults), count - len(faults), good)
 
 
 def _report(
@@ -171,8 +189,10 @@ def describe(report: Report) -> list[str]:
     if report.path is None:
         return [f"{report.name}: not on this machine"]
     head = f"{report.name}: {report.path}"
-    if report.error:
-        return [head, f"  FAULT {report.error}"]
+    if report.faults:
+        total = len(report.faults) + report.more_faults
+        lines = [head, f"  {report.count} problems, {total} faulty records"]
+        return lines + [f"  FAULT {text}" for text in report.problems]
     copy = {True: ", the recorded copy", False: ", not the recorded copy", None: ""}[report.known_copy]
     lines = [head, f"  {report.count} problems{copy}"]
     lines += [f"  FAULT {text}" for text in report.problems]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rlvr.problems.benchmarks.catalogue import Benchmark, get_benchmark
 from rlvr.problems.benchmarks.duplicates import drop_duplicates
@@ -40,10 +40,16 @@ def load_benchmark(
         split: keep one part of a benchmark that is published in parts (MBPP: train, test, ...).
 
     Raises:
-        ValueError: unknown name, or an argument the benchmark has no field for; a record that is no problem.
+        ValueError: unknown name; an argument of another type, or one the benchmark has no field for; a record
+            that is no problem.
         FileNotFoundError: the file is not on this machine; says how to get it.
     """
     benchmark = get_benchmark(name)
+    _check_limit(limit)
+    if split is not None and not isinstance(split, str):
+        raise ValueError(f"split={split!r}: allowed is the name of one")
+    if levels is not None:
+        levels = _list("levels", levels)
     path = find_file(name, data_dir)
     problems = read_problems(path, benchmark)
     if len(problems) not in (benchmark.count, benchmark.fetched_count):
@@ -54,11 +60,7 @@ def load_benchmark(
     if levels is not None:
         problems = _where("levels", levels, [p.level for p in problems], problems)
     problems = _in_window(problems, benchmark, window)
-    if limit is not None:
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise ValueError(f"limit={limit!r}: allowed are whole numbers from 1")
-        problems = problems[:limit]
-    return problems
+    return problems if limit is None else problems[:limit]
 
 
 def load_training_set(
@@ -88,8 +90,8 @@ def load_training_set(
         raise ValueError(f"name={name!r}: an evaluation set is not to train on (`split='train'` of MBPP is)")
     if duplicates not in ("drop", "keep"):
         raise ValueError(f"duplicates={duplicates!r}: allowed are 'drop' and 'keep'")
-    if isinstance(exclude, str):
-        raise ValueError(f"exclude={exclude!r}: allowed is a list of names")
+    exclude = _list("exclude", exclude, "names")
+    _check_limit(limit)
     problems = load_benchmark(name, data_dir, levels=levels, split=split)
     if exclude:
         from rlvr.problems.benchmarks.overlap import decontaminate
@@ -103,11 +105,20 @@ def load_training_set(
     return problems if limit is None else problems[:limit]
 
 
+def _list(argument: str, value: Any, of: str = "") -> list[Any]:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise ValueError(f"{argument}={value!r}: allowed is a list{of and f' of {of}'}")
+    return list(value)
+
+
+def _check_limit(limit: Any) -> None:
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise ValueError(f"limit={limit!r}: allowed are whole numbers from 1")
+
+
 def _where(
     argument: str, wanted: Sequence[int | str], values: list, problems: list[BenchmarkProblem]
 ) -> list[BenchmarkProblem]:
-    if isinstance(wanted, str):
-        raise ValueError(f"{argument}={wanted!r}: allowed is a list")
     known = sorted({value for value in values if value is not None}, key=str)
     unknown = [value for value in wanted if value not in known]
     if unknown or not wanted:

@@ -17,33 +17,43 @@ from rlvr.storage import atomic_path
 
 Record = dict[str, Any]
 INTEGER = re.compile(r"-?\d+")
+MAX_DIGITS = 1000  # of a whole answer
 _ANSWER_TYPES = {"Numerical": "number", "Expression": "expression", "Tuple": "tuple", "Interval": "interval"}
 _ANSWER_TYPES |= {"Equation": "expression"}
 
 
 class BadRecord(ValueError):
-    """A record that is no problem; :func:`read_problems` adds the file and the line."""
+    """A record that is no problem; :func:`read_records` and :func:`examine` add the file and the line."""
 
 
-def read_records(path: Path) -> Iterator[tuple[int, Record]]:
-    """Line numbers and objects of a file.
+def read_records(path: Path) -> Iterator[tuple[int, Record | BadRecord]]:
+    """Line numbers and objects of a file; for a line that is none what is wrong with it, where.
 
-    Raises:
-        ValueError: a line that is no JSON object, or a damaged archive; names the file and the line.
+    A damaged archive is a fault of its last readable line; nothing after it can be read.
     """
     number = 0
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
+        opened = (gzip.open if path.suffix == ".gz" else open)(
+            path, "rt", encoding="utf-8", errors="surrogateescape"
+        )
+        with opened as lines:  # the decoder reads ahead: a byte that is no UTF-8 is found here, line by line
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    record = json.loads(line)
-                    if not isinstance(record, dict):
-                        raise ValueError(f"holds a {type(record).__name__}, must be a JSON object")
-                    yield number, record
+                    try:
+                        yield number, _record(line)
+                    except (ValueError, RecursionError) as error:  # JSON and UTF-8 included
+                        yield number, BadRecord(f"{path}:{number}: {error}")
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: cannot be read after line {number}: {error}") from None
-    except ValueError as error:  # JSON and UTF-8 included
-        raise ValueError(f"{path}:{number}: {error}") from None
+        yield number, BadRecord(f"{path}: cannot be read after line {number}: {error}")
+
+
+def _record(line: str) -> Record:
+    if not line.isascii():
+        line.encode("utf-8", "surrogateescape").decode("utf-8")
+    record = json.loads(line)
+    if not isinstance(record, dict):
+        raise ValueError(f"holds a {type(record).__name__}, must be a JSON object")
+    return record
 
 
 def write_records(path: Path, records: Iterable[Record]) -> tuple[int, str]:
@@ -82,19 +92,30 @@ def read_problems(path: Path, benchmark: Benchmark) -> list[BenchmarkProblem]:
         ValueError: a record that is no problem of this benchmark, or an id that occurs twice; names the
             file, the line and the field.
     """
-    problems, lines = [], {}
+    problems = []
+    for found in examine(path, benchmark):
+        if isinstance(found, BadRecord):
+            raise ValueError(str(found))
+        problems.append(found)
+    return problems
+
+
+def examine(path: Path, benchmark: Benchmark) -> Iterator[BenchmarkProblem | BadRecord]:
+    """Every record of a file: as a problem, or what is wrong with it, where."""
+    lines: dict[str, int] = {}
     for number, record in read_records(path):
+        if isinstance(record, BadRecord):
+            yield record
+            continue
         try:
             problem = to_problem(record, benchmark)
+            if problem.id in lines:
+                raise BadRecord(f"field 'id': {problem.id!r} is that of line {lines[problem.id]}")
         except BadRecord as error:
-            raise ValueError(f"{path}:{number}: {error}") from None
-        if problem.id in lines:
-            raise ValueError(
-                f"{path}:{number}: field 'id': {problem.id!r} is that of line {lines[problem.id]}"
-            )
+            yield BadRecord(f"{path}:{number}: {error}")
+            continue
         lines[problem.id] = number
-        problems.append(problem)
-    return problems
+        yield problem
 
 
 def to_problem(record: Record, benchmark: Benchmark) -> BenchmarkProblem:
@@ -111,6 +132,8 @@ def to_problem(record: Record, benchmark: Benchmark) -> BenchmarkProblem:
 def _math(record: Record, benchmark: Benchmark) -> BenchmarkProblem:
     answer = published = require(record, "answer", str, empty=True).strip()
     if INTEGER.fullmatch(answer) and benchmark.answer_type == "integer":
+        if len(answer) > MAX_DIGITS:
+            raise BadRecord(f"field 'answer' has {len(answer)} digits, must have at most {MAX_DIGITS}")
         answer = str(int(answer))  # AIME 2024 is published with leading zeros
     core = ("id", "problem", "answer", "answers", "level", "subject")
     metadata = {name: value for name, value in record.items() if name not in core}
@@ -118,7 +141,8 @@ def _math(record: Record, benchmark: Benchmark) -> BenchmarkProblem:
         metadata.setdefault("answer_as_published", published)
     answer_type = benchmark.answer_type
     if benchmark.form == "olympiadbench":
-        answer_type = _ANSWER_TYPES.get(record.get("answer_type"), answer_type)
+        kind = require(record, "answer_type", str, optional=True, empty=True)
+        answer_type = _ANSWER_TYPES.get(kind, answer_type)
     if record.get("is_multiple_answer") is True or record.get("multi_answer") is True:
         answer_type = "list"
     return BenchmarkProblem(

@@ -43,9 +43,11 @@ def search_path(data_dir: str | Path | None = None) -> list[Path]:
     """Folders in the order they are looked into.
 
     Raises:
-        MissingData: a folder that was named does not exist.
+        MissingData: a folder that was named does not exist. ValueError: ``data_dir`` names none.
     """
     if data_dir is not None:
+        if not isinstance(data_dir, str | os.PathLike):
+            raise ValueError(f"data_dir={data_dir!r}: allowed is the path of a folder")
         named = [("data_dir", data_dir)]
     else:
         named = [(VARIABLE, os.environ[VARIABLE])] if os.environ.get(VARIABLE) else []

@@ -4,7 +4,8 @@
    nothing.
 2. Fenced blocks are candidates: those marked ``python``, ``python3`` or ``py``, or, if there is none,
    unmarked ones. Blocks of other languages never count. A last block without closing fence reaches to the
-   end of the response.
+   end of the response. The opening fence may be indented and may follow a list marker; its lines lose that
+   indentation, or what the first of them has of it; a tab reaches to the next multiple of 4 [CommonMark].
 3. Of the candidates the last one counts that defines the entry point at its top level; if none does, the
    last one. Blocks are never joined.
 4. Without any fence the text itself counts, from after ``[BEGIN]`` to before ``[DONE]`` if it has these.
@@ -19,7 +20,9 @@ from __future__ import annotations
 
 import re
 
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n`]*$")
+# Indentation with a list marker, fence, language. Nothing is tried twice: a line may be very long.
+_FENCE = re.compile(r"([ \t]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)?)(`{3,}+|~{3,}+)[ \t]*+([^\s`]*+)[^\n`]*+$")
+_TAB = 4  # columns
 _INDENTED = re.compile(r"(?:[ \t]*\r?\n)*[ \t]+\S")
 _PYTHON = ("python", "python3", "py")
 
@@ -56,20 +59,40 @@ def _answer(response: str) -> str:
 def _blocks(text: str) -> list[tuple[str, str]]:
     """(language, code) of the fenced blocks, in order."""
     blocks: list[tuple[str, str]] = []
-    fence, language, lines = "", "", []
+    fence, language, indent, lines = "", "", 0, []
     for line in text.splitlines(keepends=True):
         match = _FENCE.match(line.rstrip("\r\n"))
         if not fence:
             if match:
-                fence, language, lines = match[1], match[2].lower(), []
-        elif match and match[1].startswith(fence) and not match[2]:
-            blocks.append((language, "".join(lines)))
+                fence, language, lines = match[2], match[3].lower(), []
+                indent = len(match[1].expandtabs(_TAB))
+        elif match and match[2].startswith(fence) and not match[3] and not match[1].strip():
+            blocks.append((language, _without_indent(lines, indent)))
             fence = ""
         else:
             lines.append(line)
     if fence:
-        blocks.append((language, "".join(lines)))
+        blocks.append((language, _without_indent(lines, indent)))
     return blocks
+
+
+def _without_indent(lines: list[str], indent: int) -> str:
+    """The lines without ``indent`` columns, or without those that the first one has."""
+    first = next((line for line in lines if line.strip()), "")
+    columns = _cut(first, indent)[0]  # more than ``indent`` where a tab reaches beyond it
+    if not columns:
+        return "".join(lines)
+    cut = (_cut(line, columns) for line in lines)
+    return "".join(" " * (removed - columns) + rest for removed, rest in cut)
+
+
+def _cut(line: str, columns: int) -> tuple[int, str]:
+    """How many columns of white space were cut off, about ``columns`` at most, and the rest of the line."""
+    removed = index = 0
+    while removed < columns and line[index : index + 1] in (" ", "\t"):
+        removed += 1 if line[index] == " " else _TAB - removed % _TAB
+        index += 1
+    return removed, line[index:]
 
 
 def _choose(candidates: list[str], entry_point: str | None, prompt: str) -> str | None:

@@ -86,7 +86,7 @@ class ProgramTask:
         setup: test code that runs before the tests.
         prelude: code that runs before the program and that the tests do not see.
         tolerance: absolute or relative difference of numbers that counts as none, in ``functional`` and
-            ``stdin``; test code compares by itself.
+            ``stdin`` (absolute alone where the expected number is whole); test code compares by itself.
         in_place: changes that the function makes to its arguments reach the tests.
         repair: what was changed in the published tests, and why.
     """

@@ -1,7 +1,10 @@
 """Right or wrong where the benchmark states expected values and no comparison of its own.
 
-Numbers with a point or an exponent on either side agree within ``tolerance``, absolute or relative to the
-expected one; whole numbers, strings and everything else agree exactly.
+Where the expected number is a float (printed: has a point or an exponent), numbers agree within
+``tolerance``, absolute or relative to it. Where it is whole, a whole number must equal it, and a float may be
+``tolerance`` beside it, absolutely and whatever its size: 1e9 + 900 is no rounding of 10**9 [choice]. Beyond
+2**53, where a float may be whole and still miss its number, the float's own value must equal it. Strings and
+everything else agree exactly.
 """
 
 from __future__ import annotations
@@ -9,10 +12,12 @@ from __future__ import annotations
 import decimal
 import math
 import re
+import sys
 from typing import Any
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 _WHOLE = re.compile(r"[+-]?\d+")
+_EXACT = 1 << 53  # below, every whole number is a float
 
 
 def close(value: Any, expected: Any, tolerance: float) -> bool:
@@ -33,10 +38,19 @@ def close(value: Any, expected: Any, tolerance: float) -> bool:
             and value.keys() == expected.keys()
             and all(close(value[key], expected[key], tolerance) for key in expected)
         )
+    value, expected = _plain(value), _plain(expected)
     numbers = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in (value, expected))
-    if numbers and (isinstance(value, float) or isinstance(expected, float)):
+    if numbers and isinstance(expected, float):
         return value == expected or math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
-    return bool(value == expected)
+    if numbers and isinstance(value, float) and abs(expected) <= _EXACT:
+        return abs(value - expected) <= tolerance
+    return bool(value == expected)  # of a float and an int, this is exact
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's as Python's: theirs compare with a whole number only after rounding it."""
+    numpy = sys.modules.get("numpy")
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
 def same_output(text: str, expected: str, tolerance: float) -> bool:
@@ -65,8 +79,10 @@ def _same_number(word: str, expected: str, tolerance: float) -> bool:
         return False
     try:
         a, b, bound = decimal.Decimal(word), decimal.Decimal(expected), decimal.Decimal(tolerance)
-        if _WHOLE.fullmatch(word) and _WHOLE.fullmatch(expected):
+        if _WHOLE.fullmatch(expected) is None:
+            return abs(a - b) <= bound * max(1, abs(b))
+        if _WHOLE.fullmatch(word) or abs(b) > _EXACT:
             return a == b
-        return abs(a - b) <= bound * max(1, abs(b))
+        return abs(a - b) <= bound
     except decimal.DecimalException:
         return False
