@@ -55,7 +55,7 @@ def verify_math(
         finished: whether the response ended by itself within the length limit.
         fallback: whether prose that marks no answer is graded by its last formula or number (``it is 0.5``);
             else it is ``no_answer``.
-        timeout: seconds for the part that runs in a worker process.
+        timeout: seconds of processor time in a worker process, at most three times as much on the clock.
 
     Returns:
         Verdict whose ``extracted`` is the text that was compared, as the response writes it
