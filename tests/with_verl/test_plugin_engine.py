@@ -33,7 +33,7 @@ def results(tmp_path_factory):
         "MASTER_PORT": str(port),
         "HF_HUB_OFFLINE": "1",
         "VERL_PLATFORM": "cpu",
-        "VERL_USE_EXTERNAL_MODULES": "cpu_platform",
+        "VERL_USE_EXTERNAL_MODULES": "rlvr.engines.verl.cpu.platform",
         "VERL_ENGINE_DEVICE": "cuda",
         "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), str(Path(rlvr.__file__).parents[1])]),
     }
