@@ -257,6 +257,18 @@ def load_yaml(path: str | Path) -> Any:
     return YAML(typ="safe", pure=True).load(Path(path))
 
 
+def fault_lines(error: ValidationError, whole: str) -> str:
+    """One line per fault: the field, its value unless the message says it, what is allowed. ``whole`` names
+    what is at fault where no single field is."""
+
+    def line(fault: Any) -> str:
+        field = ".".join(map(str, fault["loc"])) or whole
+        value = "" if fault["type"] in ("missing", "value_error") else f" = {fault['input']!r}"
+        return f"  {field}{value}: {fault['msg']}"
+
+    return "\n".join(map(line, error.errors()))
+
+
 def load_scale(path: str | Path) -> Scale:
     """Read and check a scale file.
 
@@ -273,10 +285,4 @@ def load_scale(path: str | Path) -> Scale:
     try:
         return Scale.model_validate(raw)
     except ValidationError as error:
-        lines = [
-            f"  {'.'.join(str(p) for p in e['loc']) or '(file)'} = {e['input']!r}: {e['msg']}"
-            if e["type"] not in ("missing", "value_error")
-            else f"  {'.'.join(str(p) for p in e['loc']) or '(file)'}: {e['msg']}"
-            for e in error.errors()
-        ]
-        raise ValueError(f"{path} is not a valid scale file:\n" + "\n".join(lines)) from None
+        raise ValueError(f"{path} is not a valid scale file:\n{fault_lines(error, '(file)')}") from None

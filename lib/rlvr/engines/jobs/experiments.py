@@ -20,7 +20,7 @@ import torch
 from pydantic import ValidationError, model_validator
 
 from rlvr import objectives
-from rlvr.config import Count, Rate, _Section, load_yaml
+from rlvr.config import Count, Rate, _Section, fault_lines, load_yaml
 from rlvr.engines.jobs.hardware import MODELS
 from rlvr.engines.jobs.sections import (
     SECTIONS,
@@ -176,13 +176,14 @@ def load_experiments(path: str | Path) -> Experiments:
     try:
         found = Experiments.model_validate(raw | {"settings": plain, "sources": sources})
     except ValidationError as error:
-        raise ValueError(f"{path} is not a valid file of experiments:\n" + _lines(error)) from None
+        lines = fault_lines(error, "together")
+        raise ValueError(f"{path} is not a valid file of experiments:\n{lines}") from None
     wrong: dict[str, list[str]] = {}
     for name in found.names:
         try:
             _check_objective(found.get(name))
         except (ValueError, TypeError) as error:
-            text = _lines(error) if isinstance(error, ValidationError) else f"  {error}"
+            text = fault_lines(error, "together") if isinstance(error, ValidationError) else f"  {error}"
             wrong.setdefault(text, []).append(name)
     if wrong:
         faults = [f"  experiment {', '.join(names)}:\n{text}" for text, names in wrong.items()]
@@ -286,12 +287,3 @@ def _check_objective(experiment: Experiment) -> None:
         return
     one = torch.full((1, 1), -1.0)
     objective(one, one, one, torch.ones(1, 1), loss_agg_mode=experiment.update.loss_agg_mode, **given)
-
-
-def _lines(error: ValidationError) -> str:
-    return "\n".join(
-        f"  {'.'.join(map(str, e['loc'])) or 'together'}: {e['msg']}"
-        if e["type"] in ("missing", "value_error")
-        else f"  {'.'.join(map(str, e['loc'])) or 'together'} = {e['input']!r}: {e['msg']}"
-        for e in error.errors()
-    )
