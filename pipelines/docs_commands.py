@@ -61,17 +61,15 @@ def local(objective: Objective, scale: Scale) -> str:
         )
     recipes = [arm for arm, recipe in scale.recipes.items() if recipe.objective == objective.name]
     arms = [arm for arm in recipes if arm in scale.arms]
-    seed = scale.seeds[0]
     if arms:
-        text = f"Local experiment, with the recipe in `params.yaml`; seeds are {_names(scale.seeds)}, and "
-        text += "`evaluate` trains all of them first"
-        commands = [f"dvc repro train@{arm}-{seed}\ndvc repro evaluate@{arm}" for arm in arms]
+        text = f"Local experiment, with the recipe in `params.yaml` and seeds {_names(scale.seeds)}"
+        commands = [f"dvc repro train@{arm}\ndvc repro evaluate@{arm}" for arm in arms]
     else:
         arm = recipes[0] if recipes else objective.name
         recipe = "" if recipes else f"`{arm}: {{objective: {objective.name}}}` to `recipes` and "
         text = f"Local experiment: not an arm of the default scale. Add {recipe}`{arm}` to `arms` in "
         text += "`params.yaml`, then"
-        commands = [f"dvc repro train@{arm}-{seed}"]
+        commands = [f"dvc repro train@{arm}"]
     settings = local_settings(objective, scale)
     return f"{text}:\n\n" + fenced("\n".join(commands), "sh") + f"\n\n{settings}"
 

@@ -1,7 +1,7 @@
 """Run one notebook as a stage of the pipeline.
 
-    python -m pipelines.stage notebooks/03_train.ipynb --out runs/laptop/train/nfpo/seed0 \\
-        -p params_file params.yaml -p arm nfpo -p seed 0 --dep runs/laptop/base --expect metrics.parquet
+    python -m pipelines.stage notebooks/03_train.ipynb --out runs/laptop/train/nfpo \\
+        -p params_file params.yaml -p arm nfpo --dep runs/laptop/base --expect metrics.parquet
 
 Exit codes: 0 the output folder is complete and in place; 1 the notebook failed, or another runner makes the
 same output; 2 the request is wrong and nothing was run.

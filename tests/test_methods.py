@@ -41,7 +41,7 @@ def with_recipe(name, scale=SCALE, **more):
 def on_the_page(name):
     """(arm, the scale with what the page of ``name`` says to add to params.yaml)."""
     page = (PROJECT / f"docs/objectives/{name}.md").read_text()
-    arm = re.search(r"(?m)^dvc repro train@(.+)-0$", page)[1]
+    arm = re.search(r"(?m)^dvc repro train@(.+)$", page)[1]
     if (added := re.search(r"`(\w+): \{(.*)\}` to `recipes`", page)) is None:
         return arm, SCALE
     assert added[1] == arm

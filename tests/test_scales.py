@@ -41,6 +41,8 @@ OF_FILES = (
     *OF_TEXTS,
 )
 BRANCHES = {
+    # of engine verl, whose scales name all engines in `engine_code`
+    "train": ("rlvr.engines.jobs",),
     "evaluate_base": OF_FILES,
     "evaluate": OF_FILES,
     "pretrained": ("rlvr.engines.local.workers", "rlvr.evaluation.sampled"),
@@ -118,8 +120,16 @@ def outs_of(stage: dict) -> list[str]:
     return [next(iter(out)) if isinstance(out, dict) else out for out in stage["outs"]]
 
 
+LOCAL = load_scale(ROOT_SCALE)
+
+
+def deps_of(stage: dict) -> list[str]:
+    """As scale `laptop` resolves them, but for what names an arm or a scale's own folder."""
+    return [dep.replace("${engine_code}", LOCAL.engine_code) for dep in stage["deps"]]
+
+
 def code_deps(stage: dict) -> list[str]:
-    return [dep for dep in stage["deps"] if "${" not in dep]
+    return [dep for dep in deps_of(stage) if "${" not in dep]
 
 
 def same(part: str, other: str) -> bool:
@@ -146,7 +156,7 @@ def test_a_stage_runs_at_the_root_on_its_own_notebook(name):
 @pytest.mark.parametrize("name", EVERY)
 def test_every_dependency_exists_or_is_made_by_another_stage(name):
     made = [out for other, stage in STAGES.items() if other != name for out in outs_of(stage)]
-    for dep in EVERY[name]["deps"]:
+    for dep in deps_of(EVERY[name]):
         if "${" in dep:
             assert any(overlaps(dep, out) for out in made), f"no stage makes {dep}"
         else:
@@ -274,7 +284,7 @@ def test_the_code_that_a_notebook_imports_is_a_dependency_of_its_stage(name):
     assert not missing, f"dvc.yaml, stage {name}: deps lack {missing}"
 
 
-@pytest.mark.parametrize("name", sorted(set(BRANCHES) - {"evaluate_base", "evaluate", "pretrained"}))
+@pytest.mark.parametrize("name", sorted(set(BRANCHES) - {"train", "evaluate_base", "evaluate", "pretrained"}))
 def test_a_stage_without_benchmarks_makes_no_table_of_them(name):
     """Which is why what such a table may import is no dependency."""
     notebook = notebook_of(EVERY[name])
@@ -306,6 +316,9 @@ def test_a_stage_that_reads_the_registry_depends_on_it(name):
 def chain(node: ast.AST, name: str) -> tuple[str, ...] | None:
     """``scale.recipes["nfpo"].parameters`` -> (recipes, nfpo, parameters); a computed key is ``*``."""
     parts: list[str] = []
+    if name == "self.scale":  # of a class that keeps its Scale
+        found = chain(node, "self")
+        return found[1:] if found and found[0] == "scale" and found[1:] else None
     while isinstance(node, ast.Attribute | ast.Subscript):
         if isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -329,10 +342,13 @@ def parameters_read(notebook: str) -> set[str]:
     """Parameters that a notebook reads itself, or through functions that it hands its Scale to."""
     found = chains(notebook_tree(notebook), "scale")
     functions: dict[str, list[ast.FunctionDef]] = {}
-    for module in modules_of(notebook):
+    classes: dict[str, list[ast.ClassDef]] = {}
+    for module in modules_of(notebook, ("rlvr.engines.jobs",)):
         for node in ast.walk(parsed(module_file(module))):
             if isinstance(node, ast.FunctionDef):
                 functions.setdefault(node.name, []).append(node)
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(node)
     seen: set[str] = set()
     pending = [n.id for n in ast.walk(notebook_tree(notebook)) if isinstance(n, ast.Name)]
     while pending:
@@ -340,7 +356,14 @@ def parameters_read(notebook: str) -> set[str]:
         if name in seen:
             continue
         seen.add(name)
+        for kept in classes.get(name, []):
+            if read := chains(kept, "self.scale"):
+                found |= read
+                pending += [n.id for n in ast.walk(kept) if isinstance(n, ast.Name)]
         for function in functions.get(name, []):
+            if any(n.id in classes and chains(c, "self.scale") for n in ast.walk(function)
+                   if isinstance(n, ast.Name) for c in classes.get(n.id, [])):  # fmt: skip
+                pending += [n.id for n in ast.walk(function) if isinstance(n, ast.Name)]
             for argument in function.args.args:
                 if argument.annotation is not None and ast.unparse(argument.annotation) == "Scale":
                     found |= chains(function, argument.arg)

@@ -87,21 +87,21 @@ def test_killed_in_the_middle_of_a_training_and_run_again(clone):
     )  # fmt: skip
     partial = clone / ".work/partial"
     deadline = time.monotonic() + 240
-    while not list(partial.glob("runs__smoke__train__*/*/lag*/checkpoint-*.pt")):
+    while not list(partial.glob("runs__smoke__train__*/*/seed*/lag*/checkpoint-*.pt")):
         assert process.poll() is None, "dvc ended before the first training checkpoint"
         assert time.monotonic() < deadline, "no checkpoint"
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    (checkpoint, *_) = partial.glob("runs__smoke__train__*/*/lag*/checkpoint-*.pt")
-    arm, seed = checkpoint.parts[-4].split("__")[3:5]
-    KILLED.update(arm=arm, seed=seed.removeprefix("seed"))
-    assert not (clone / "runs/smoke/train" / arm / seed).exists(), "a training that was killed left an output"
+    (checkpoint, *_) = partial.glob("runs__smoke__train__*/*/seed*/lag*/checkpoint-*.pt")
+    arm = checkpoint.parts[-5].split("__")[3]
+    KILLED.update(arm=arm)
+    assert not (clone / "runs/smoke/train" / arm).exists(), "a training that was killed left an output"
     first = time.monotonic() - start
     start = time.monotonic()
     output = repro(clone)
-    assert f"train@{arm}-{KILLED['seed']}" in ran(output)
-    timing = json.loads((clone / f"runs/smoke/timings/train__{arm}__{seed}.json").read_text())
+    assert f"train@{arm}" in ran(output)
+    timing = json.loads((clone / f"runs/smoke/timings/train__{arm}.json").read_text())
     assert timing["resumed"] is True, "the killed training started over"
     assert "problems" not in ran(output) and "base" not in ran(output), "finished stages were run again"
     print(f"\nsmoke graph: {first:.0f} s until the kill, {time.monotonic() - start:.0f} s after it")
@@ -123,10 +123,10 @@ def test_a_killed_and_resumed_run_ends_as_an_undisturbed_one(clone):
     """Forced, and with the unfinished work gone: the same bytes for a training, its evaluation, a table."""
     before = locked(clone)
     shutil.rmtree(clone / ".work", ignore_errors=True)
-    arm, seed = KILLED["arm"], KILLED["seed"]
+    arm = KILLED["arm"]
     stages = [
         "base",
-        f"train@{arm}-{seed}",
+        f"train@{arm}",
         f"evaluate@{arm}",
         *"accuracy training dynamics surrogate".split(),
     ]
@@ -177,16 +177,14 @@ def test_changing_nfpos_horizon_runs_nfpo_again_and_nothing_else(clone):
     path.write_text(changed)
     names = ran(repro(clone))
     path.write_text(text)
-    seeds = YAML(typ="safe").load(path)["seeds"]
     assert sorted(names) == sorted(
-        [f"train@nfpo-{s}" for s in seeds]
-        + "evaluate@nfpo training accuracy dynamics surrogate report".split()
+        "train@nfpo evaluate@nfpo training accuracy dynamics surrogate report".split()
     )
 
 
 def test_going_back_takes_results_from_the_cache(clone):
     """The old value again: DVC knows those results, and what comes out is what was there before."""
     output = repro(clone)
-    assert "train@nfpo-0" not in ran(output)
+    assert "train@nfpo" not in ran(output)
     finished = repro(clone)
     assert ran(finished) == []

@@ -10,7 +10,8 @@ from rlvr.engines.local.methods import resolve
 
 
 def check_recipes(scale: Scale) -> None:
-    """Every recipe names an objective that the local engine can train, with parameters that it takes.
+    """Every recipe names an objective that the engines can train, with parameters that it takes; and where
+    verl trains, the arms have an equal as a verl job.
 
     Raises:
         ValueError: names the recipe, and what its objective says.
@@ -23,3 +24,8 @@ def check_recipes(scale: Scale) -> None:
             objective(-one, -one, one[0], one, loss_agg_mode=train.loss_agg_mode, **parameters)
         except (ValueError, TypeError) as error:
             raise ValueError(f"recipes.{arm}: {error}") from None
+    if scale.engine == "verl":
+        from rlvr.engines.jobs.embedded import experiment_of
+
+        for arm in scale.arms:
+            experiment_of(scale, arm, scale.seeds[0])

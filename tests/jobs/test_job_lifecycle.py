@@ -295,7 +295,7 @@ def test_a_ray_that_asks_for_a_token(monkeypatch):
     class AuthenticationError(Exception):
         """Ray's own is no RuntimeError and no OSError either."""
 
-    def refuse(address):
+    def refuse(address, headers=None):
         raise AuthenticationError("Unauthorized: Missing authentication token")
 
     module = types.SimpleNamespace(JobSubmissionClient=refuse)
@@ -313,7 +313,7 @@ def test_no_ray_at_the_address(monkeypatch, given, environment):
     import sys
     import types
 
-    def refuse(address):
+    def refuse(address, headers=None):
         asked.append((address, ray_client.os.environ.get("RAY_ADDRESS")))
         raise ConnectionError(f"Failed to connect to Ray at address: {address}.")
 

@@ -96,7 +96,8 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
         == 0
     )
     shown = capsys.readouterr().out
-    assert shown.startswith("python -m verl.trainer.main_ppo \\\n") and shown.endswith("+a.b=c\n")
+    first = "VERL_USE_EXTERNAL_MODULES=rlvr.engines.verl.trainer python -m verl.trainer.main_ppo \\\n"
+    assert shown.startswith(first) and shown.endswith("+a.b=c\n")
     assert "data.seed=5 " in shown and f"{tmp_path}/paper/jobs/nfpo-8b-nfpo-s5/checkpoints" in shown
     assert cli.main(["job", "show", "mpo-0.6b-mpo"]) == 2
     assert "needs an MTP engine" in capsys.readouterr().err

@@ -22,11 +22,11 @@ from local_fixtures import codec
 
 import rlvr
 from rlvr.config import Problems, WarmUp
+from rlvr.engines.jobs.cpu import EMBEDDED, ENVIRONMENT, overrides
+from rlvr.engines.jobs.policy import cluster_folder
+from rlvr.engines.jobs.rows import write_dataset
 from rlvr.engines.local.policy import Policy, new_policy
 from rlvr.engines.local.warmup import warm_up
-from rlvr.engines.verl.cpu.policy import cluster_folder
-from rlvr.engines.verl.cpu.settings import EMBEDDED, ENVIRONMENT, overrides
-from rlvr.engines.verl.data import write_dataset
 from rlvr.engines.verl.reward import SETTINGS as REWARD
 from rlvr.problems import get_task
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 sys.modules["trl"] = None  # verl's engine patches TRL when it finds it, and fails with TRL 1.x
 
+import pandas as pd
 import ray
 import torch
 from local_fixtures import codec, random_policy, random_prompts
@@ -26,7 +27,6 @@ from verl.workers.config import (
     TrainingWorkerConfig,
 )
 from verl.workers.config import PolicyLossConfig as StockConfig
-from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
 from rlvr import objectives
@@ -34,17 +34,19 @@ from rlvr.engines.local.packing import PackedGroups, pack
 from rlvr.engines.local.policy import flatten, unflatten
 from rlvr.engines.local.update import MiniBatch, Updater, response_log_prob
 from rlvr.engines.verl import PolicyLossConfig
+from rlvr.engines.verl.recording import ROW, SETTINGS, RecordingTrainingWorker
 
+RECORDED = [1, 6, 7, 11]  # rows of the batch, in both micro-batches
 GROUPS, SIZE, LR, NO_CLIP, PAD = 3, 4, 1e-3, 1e9, 0
 SCALE = "seq-mean-token-sum-norm"
 CASES = {
     # name: policy_loss, loss_agg_mode, loss_scale_factor, the objective's parameters, tokens
     "nfpo": (StockConfig(loss_mode="nfpo"), SCALE, 16, {}, "words"),
     "nfpo-parameters": (
-        PolicyLossConfig("nfpo", horizon=8, trace_clip=[0.7, 1.2], region="kl", delta=0.01),
+        PolicyLossConfig("nfpo", horizon=8, trace_clip=[0.7, 1.2], region="kl", delta=0.001),
         "token-mean",
         None,
-        {"horizon": 8, "trace_clip": (0.7, 1.2), "region": "kl", "delta": 0.01},
+        {"horizon": 8, "trace_clip": (0.7, 1.2), "region": "kl", "delta": 0.001},
         "words",
     ),
     "rlvr.gspo": (
@@ -85,8 +87,8 @@ def nested(rows):
     return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
 
-def verl_batch(batch):
-    """The batch as verl's trainer hands it to the actor: nested tensors, one mini-batch."""
+def verl_batch(batch, folder):
+    """The batch as our trainer hands it to the actor: nested tensors, one mini-batch, some rows marked."""
     lengths = batch.lengths
     prompts = [torch.tensor(batch.prompts[i // SIZE]) for i in range(len(lengths))]
     responses = [row[:n] for row, n in zip(batch.tokens, lengths, strict=True)]
@@ -103,11 +105,13 @@ def verl_batch(batch):
         "advantages": nested(a.expand(n).clone() for a, n in zip(batch.advantages, lengths, strict=True)),
     }
     rows = len(lengths)
+    data[ROW] = torch.tensor([row if row in RECORDED else -1 for row in range(rows)])
     return tu.get_tensordict(
         data,
         non_tensor_dict={
             "temperature": 1.0,
-            "calculate_entropy": False,
+            "calculate_entropy": True,
+            SETTINGS: {"folder": str(folder), "step": 3, "megabytes": 1.0},
             "compute_loss": True,
             "global_batch_size": rows,
             "mini_batch_size": rows,
@@ -138,7 +142,7 @@ def make_worker(path):
     optimizer = FSDPOptimizerConfig(
         lr=LR, betas=(0.9, 0.95), weight_decay=0.0, clip_grad=NO_CLIP, total_training_steps=10
     )
-    worker = TrainingWorker(
+    worker = RecordingTrainingWorker(
         TrainingWorkerConfig(
             model_type="language_model",
             model_config=model,
@@ -155,7 +159,28 @@ def full(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def run_case(worker, engine, shape, batch, policy_loss, mode, scale, parameters):
+def record_differences(folder, batch, log_prob, slope):
+    """Largest difference of each recorded column from what the local engine holds."""
+    frame = pd.read_parquet(folder / "records-000003-rank0.parquet")
+    assert sorted(frame["response"].unique()) == RECORDED
+    assert (frame["step"] == 3).all() and (frame["minibatch"] == 0).all()
+    row, position = torch.tensor(frame["response"].to_numpy()), torch.tensor(frame["position"].to_numpy())
+    assert len(frame) == sum(batch.lengths[i] for i in RECORDED)
+    ours = {
+        "token": batch.tokens[row, position],
+        "log_prob": log_prob[row, position],
+        "old_log_prob": batch.old_log_prob[row, position],
+        "advantage": batch.advantages[row],
+        "mask": (slope[row, position] != 0).int(),
+    }
+    found = {
+        name: (torch.tensor(frame[name].to_numpy()) - values).abs().max().item()
+        for name, values in ours.items()
+    }
+    return found | {"masked": int((frame["mask"] == 0).sum())}
+
+
+def run_case(worker, engine, folder, shape, batch, policy_loss, mode, scale, parameters):
     state = {name: full(p).detach().clone() for name, p in worker.engine.module.named_parameters()}
     theta = flatten(state, shape)
 
@@ -186,7 +211,7 @@ def run_case(worker, engine, shape, batch, policy_loss, mode, scale, parameters)
 
     worker.engine.optimizer_step = keep_gradient
     worker.set_loss_fn(loss_fn)
-    out = tu.get(worker.train_mini_batch(verl_batch(batch)), "metrics")
+    out = tu.get(worker.train_mini_batch(verl_batch(batch, folder)), "metrics")
     theirs = flatten(gradient, shape)
     after = flatten({name: full(p) for name, p in worker.engine.module.named_parameters()}, shape)
 
@@ -194,7 +219,7 @@ def run_case(worker, engine, shape, batch, policy_loss, mode, scale, parameters)
     objective = objectives.get(loss_mode.removeprefix("rlvr."))
     loss = partial(objective, loss_agg_mode=mode, loss_scale_factor=scale, **parameters)
     updater = Updater(theta, shape, loss, LR, (0.9, 0.95), 0.0, NO_CLIP, temperature=1.0)
-    metrics, _, _ = updater.step(MiniBatch(batch.packed, batch.old_log_prob, batch.advantages, 0))
+    metrics, log_prob, slope = updater.step(MiniBatch(batch.packed, batch.old_log_prob, batch.advantages, 0))
     ours = updater.theta.grad
     moved = updater.theta.detach() - theta
     difference = theirs - ours
@@ -210,6 +235,9 @@ def run_case(worker, engine, shape, batch, policy_loss, mode, scale, parameters)
         "step_norm": moved.norm().item(),
         "step_difference": (after - theta - moved).norm().item(),
         "correction_strength": metrics["correction_strength"],
+        "records": record_differences(folder, batch, log_prob, slope),
+        "entropy": [sum(call["actor/entropy"].values[0] for call in calls), metrics["entropy"]],
+        "grad_norm_max": out["grad_norm_max"][0],
     }
 
 
@@ -223,7 +251,7 @@ def main(folder):
     worker, engine = make_worker(folder)
     results = {}
     for name, (*case, tokens) in CASES.items():
-        results[name] = run_case(worker, engine, policy.shape, batches[tokens], *case)
+        results[name] = run_case(worker, engine, folder, policy.shape, batches[tokens], *case)
     results["ray_initialised"] = ray.is_initialized()
     print("engine-run:" + json.dumps(results))
 

@@ -7,10 +7,10 @@ pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed
 from local_fixtures import codec, random_policy
 from omegaconf import OmegaConf
 
+from rlvr.engines.jobs.cpu import EMBEDDED, OVERRIDES, overrides
+from rlvr.engines.jobs.policy import PLAIN_TEMPLATE, cluster_folder
 from rlvr.engines.local.policy import Policy, new_policy
 from rlvr.engines.verl.check import Failed, composed
-from rlvr.engines.verl.cpu.policy import PLAIN_TEMPLATE, cluster_folder
-from rlvr.engines.verl.cpu.settings import EMBEDDED, OVERRIDES, overrides
 from rlvr.engines.verl.reward import SETTINGS
 
 pytestmark = pytest.mark.verl

@@ -85,5 +85,23 @@ def test_metrics_of_the_update(results, case):
     assert ("actor/trace_mean" in names) == (case != "rlvr.gspo")
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_records_are_what_the_local_engine_would_have_kept(results, case):
+    """Of the marked rows alone, from both micro-batches; also which tokens kept their gradient."""
+    found = results[case]["records"]
+    assert found["token"] == found["advantage"] == found["mask"] == 0
+    assert found["log_prob"] < 1e-5 and found["old_log_prob"] == 0
+    if case == "nfpo-parameters":  # a narrow region
+        assert found["masked"] > 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_entropy_is_the_mean_over_tokens(results, case):
+    """Whatever the loss's aggregation, over both micro-batches together."""
+    theirs, ours = results[case]["entropy"]
+    assert theirs == pytest.approx(ours, rel=1e-5)
+    assert results[case]["grad_norm_max"] == results[case]["grad_norm"][0]
+
+
 def test_without_ray(results):
     assert results["ray_initialised"] is False

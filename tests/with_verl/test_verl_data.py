@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed: pip install -e '.[verl]'")
 
-from rlvr.engines.verl.data import SCHEMA, check_dataset, row_of, write_dataset
+from rlvr.engines.jobs.rows import SCHEMA, check_dataset, row_of, write_dataset
 from rlvr.problems import get_task
 from rlvr.problems.benchmarks import BenchmarkProblem
 

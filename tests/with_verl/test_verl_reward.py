@@ -12,8 +12,8 @@ from local_fixtures import codec
 from omegaconf import OmegaConf
 from verl import DataProto
 
+from rlvr.engines.jobs.rows import row_of
 from rlvr.engines.verl import reward
-from rlvr.engines.verl.data import row_of
 from rlvr.engines.verl.reward import Undecided, compute_score, undecided_counts
 from rlvr.engines.verl.reward_manager import RewardManager, response_text
 from rlvr.problems import get_task

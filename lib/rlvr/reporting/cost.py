@@ -28,7 +28,7 @@ def cost_table(timings: str | Path) -> pd.DataFrame | None:
 
 
 def _kind(out: str) -> str:
-    """``runs/<scale>/train/nfpo/seed0`` -> ``train``, ``runs/<scale>/nfpo/theory`` -> ``nfpo/theory``."""
+    """``runs/<scale>/train/nfpo`` -> ``train``, ``runs/<scale>/nfpo/theory`` -> ``nfpo/theory``."""
     parts = Path(out).parts
     if parts[0] != "runs":
         return parts[0]

@@ -46,8 +46,10 @@ class ConnectionLost(RuntimeError):
     """Nothing was heard for too long; the job may go on."""
 
 
-def connect(address: str | None = None) -> Client:
+def connect(address: str | None = None, token: str | None = None) -> Client:
     """A client of the cluster at ``address``, else at ``RAY_ADDRESS``, else of the Ray on this machine.
+
+    ``token``: what that Ray asks for; None: what Ray finds itself.
 
     Raises:
         NoRay: says what to do.
@@ -62,7 +64,8 @@ def connect(address: str | None = None) -> Client:
     held = {name: os.environ.pop(name) for name in ADDRESSES if address and name in os.environ}
     given = address or next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), None)
     try:
-        return JobSubmissionClient(given or LOCAL)
+        headers = {"Authorization": f"Bearer {token}"} if token else None
+        return JobSubmissionClient(given or LOCAL, headers=headers)
     except Exception as error:  # Ray's own errors share no base with those of its transport
         where = redact(given) if given else f"RAY_ADDRESS is not set, and {LOCAL} does not answer"
         if type(error).__name__ == "AuthenticationError":
@@ -70,6 +73,19 @@ def connect(address: str | None = None) -> Client:
         raise NoRay(f"no Ray at {where} ({redact(str(error))[:200]}): {DOWN}") from error
     finally:
         os.environ.update(held)
+
+
+def submit(client: Client, patience: float = 120.0, **job: Any) -> None:
+    """``client.submit_job``; a Ray that has just started has no agent yet that takes jobs: it is asked again."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            client.submit_job(**job)
+            return
+        except RuntimeError as error:
+            if "No available agent" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(2.0)
 
 
 def status_of(client: Client, job: str) -> str | None:

@@ -21,6 +21,9 @@ REWARD = {
     "reward.reward_manager.name": "RewardManager",
     "reward.reward_manager.module.path": "pkg://rlvr.engines.verl.reward_manager",
 }
+#: Our trainer, which keeps records (``rlvr.engines.verl.trainer``); verl imports it where this names it.
+TRAINER = "rlvr_sync"
+ENVIRONMENT = {"VERL_USE_EXTERNAL_MODULES": "rlvr.engines.verl.trainer"}
 TARGET = "rlvr.engines.verl.PolicyLossConfig"
 #: Values of an experiment that are one setting of verl each.
 KEYS = {
@@ -135,6 +138,8 @@ def overrides(
         "trainer.experiment_name": job_name(experiment, seed),
         "trainer.default_local_dir": str(where / "checkpoints"),
         "trainer.resume_mode": "auto",
+        "trainer.v1.trainer_mode": TRAINER,
+        f"+trainer.v1.{TRAINER}": records_settings(experiment, str(where)),
         "trainer.logger": ["console", "file"],
         "trainer.total_epochs": update.steps,  # an epoch has a step at least: the steps are the limit
     }
@@ -158,6 +163,19 @@ def overrides(
         if "=" not in word.lstrip("+~") or word.startswith("-"):
             raise ValueError(f"override={word!r}: allowed are settings of verl, NAME=VALUE")
     return [*(f"{name}={hydra_value(value)}" for name, value in values.items()), *extra]
+
+
+def records_settings(experiment: Experiment, where: str) -> dict[str, Any]:
+    """What our trainer reads; its section has to exist, also where no records are wanted."""
+    records = experiment.records
+    if not records.responses:
+        return {"records_per_step": 0}
+    return {
+        "records_dir": f"{where}/records",
+        "records_per_step": records.responses,
+        "records_every": records.every,
+        "records_megabytes": records.megabytes,
+    }
 
 
 def _loss(experiment: Experiment) -> dict[str, Any]:
@@ -184,7 +202,7 @@ def hydra_value(value: Any) -> str:
     return text if plain and ":" not in text.replace("://", "") else json.dumps(text, ensure_ascii=False)
 
 
-def shell_command(words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+def shell_command(words: Sequence[str], environment: Mapping[str, str] = ENVIRONMENT) -> str:
     """One command for a shell, a setting per line."""
-    before = [f"{name}={shlex.quote(value)}" for name, value in (environment or {}).items()]
+    before = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
     return " \\\n    ".join([" ".join([*before, *ENTRY]), *map(shlex.quote, words)])

@@ -7,20 +7,19 @@ from pathlib import Path
 
 from rlvr.engines.jobs.command import data_files
 from rlvr.engines.jobs.experiments import Experiment
+from rlvr.engines.jobs.rows import check_dataset, write_dataset
 from rlvr.problems.benchmarks import load_benchmark, load_training_set
 
 
 def prepare(
     experiment: Experiment, root: Path, data_dir: str | None = None, force: bool = False
 ) -> Iterator[str]:
-    """Write what is not there yet; yields a line per file. Needs verl, whose columns these are.
+    """Write what is not there yet; yields a line per file.
 
     Raises:
         FileNotFoundError: a benchmark is not on this machine; says how to get it.
         ValueError: a file that is there is none of ours.
     """
-    from rlvr.engines.verl.data import check_dataset, write_dataset
-
     train, validation = data_files(experiment, str(root))
     data = experiment.data
     for path in map(Path, (train, *validation)):

@@ -30,6 +30,7 @@ from rlvr.engines.jobs.sections import (
     Evaluation,
     Expected,
     Hardware,
+    Records,
     Rollout,
     Update,
     Validation,
@@ -53,6 +54,7 @@ class Setting(_Section):
     validation: Validation
     evaluation: Evaluation
     checkpoints: Checkpoints
+    records: Records
     hardware: Hardware
     expected: Expected
     arms: dict[str, Arm]
@@ -87,6 +89,7 @@ class Experiment(_Section):
     validation: Validation
     evaluation: Evaluation
     checkpoints: Checkpoints
+    records: Records
     hardware: Hardware
     expected: Expected
 

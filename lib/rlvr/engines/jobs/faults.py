@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+COMMAND = "Running entrypoint for job"  # Ray's first line: the job's settings, which say nothing of its end
+ERROR = re.compile(r"(?:^|[\s.])(?P<what>\w*(?:Error|Exception): .+)")
 RESUME = "what is saved stays; the same `rlvr job submit` goes on from the last checkpoint"
 
 
@@ -133,6 +135,8 @@ def diagnose(lines: Iterable[str]) -> tuple[Fault, str] | None:
     """(the fault that explains the log best, the line that shows it); None if nothing is recognised."""
     found: dict[str, str] = {}
     for line in lines:
+        if line.startswith(COMMAND):
+            continue
         for fault in FAULTS:
             if fault.name not in found and fault.pattern.search(line):
                 found[fault.name] = line.strip()
@@ -144,8 +148,13 @@ def diagnose(lines: Iterable[str]) -> tuple[Fault, str] | None:
 
 def explain(lines: Iterable[str]) -> str:
     """What happened and what to do, for a job that ended before its last step."""
+    lines = list(lines)
     found = diagnose(lines)
     if found is None:
-        return f"nothing in the log is a known fault; read its end with `rlvr job logs`; {RESUME}"
+        errors = [match["what"] for line in lines if (match := ERROR.search(line))]
+        said = f"its last error is {errors[-1][:300]!r}" if errors else "it names no error"
+        return (
+            f"nothing in the log is a known fault; {said}; read its end with `rlvr job logs --raw`; {RESUME}"
+        )
     fault, line = found
     return f"{fault.name}: {line[:300]}\n  do: {fault.advice}"

@@ -7,15 +7,17 @@ import shlex
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlvr.engines.jobs import client as ray_client
 from rlvr.engines.jobs.client import ENDED, LOST, Client
-from rlvr.engines.jobs.command import folder, job_name, overrides
+from rlvr.engines.jobs.command import ENVIRONMENT, folder, job_name, overrides
 from rlvr.engines.jobs.experiments import Experiment, GPUHours
 from rlvr.engines.jobs.faults import RESUME, explain
-from rlvr.engines.jobs.plan import plan, refusals
+from rlvr.engines.jobs.hardware import MODELS
+from rlvr.engines.jobs.plan import Plan, plan, refusals
 from rlvr.engines.jobs.progress import Progress
 from rlvr.engines.jobs.redaction import SECRET_NAME, check_no_secret, redact
 from rlvr.engines.jobs.start import FREE
@@ -39,6 +41,7 @@ class Job:
         environment: variables for the job; of secrets only their names belong into a command, so they are
             refused, and have to be set where Ray is started.
         say: prints a line.
+        on_step: called with (steps done, steps) as the log tells of them.
     """
 
     experiment: Experiment
@@ -48,6 +51,7 @@ class Job:
     extra: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     say: Callable[[str], None] = print
+    on_step: Callable[[int, int], None] | None = None
 
     def __post_init__(self) -> None:
         words = overrides(self.experiment, self.seed, str(self.root), self.model_path, self.extra)
@@ -71,6 +75,11 @@ class Job:
             command=[*START, *self.words],
         )
 
+    @property
+    def plan(self) -> Plan | None:
+        """What the job costs; None for a model that the plan does not know, such as an embedded one."""
+        return plan(self.experiment) if self.experiment.model in MODELS else None
+
     # --- commands ------------------------------------------------------------------------------------------
 
     def submit(self, connect: Callable[[], Client], limit: GPUHours, **follow: object) -> None:
@@ -88,10 +97,12 @@ class Job:
                 f"beyond the {self.state.values['steps']} requested: it is of other settings; move it "
                 "away, or raise update.steps"
             )
-        if refused := refusals([plan(self.experiment)], GPUHours(experiment=limit.experiment, total=1e12)):
+        expected = self.plan
+        alone = GPUHours(experiment=limit.experiment, total=1e12)
+        if expected and (refused := refusals([expected], alone)):
             raise ValueError("nothing was launched: " + "; ".join(refused))
         self._check_files()
-        if not (expected := plan(self.experiment)).fits:
+        if expected and not expected.fits:
             gigabytes = max(expected.memory) / 1e9
             self.say(
                 f"warning: the plan expects {gigabytes:.0f} GB on each {expected.card}; it may run out of "
@@ -160,11 +171,13 @@ class Job:
             "VERL_FILE_LOGGER_PATH": attempt["metrics"],
             "HYDRA_FULL_ERROR": "1",
             "PYTHONUNBUFFERED": "1",
-            FREE: f"{plan(self.experiment).disk / 1e9:.0f}",
+            **ENVIRONMENT,
+            **({FREE: f"{expected.disk / 1e9:.0f}"} if (expected := self.plan) else {}),
             **self.environment,
         }
         try:
-            client.submit_job(
+            ray_client.submit(
+                client,
                 entrypoint=shlex.join([*START, *self.words]),
                 submission_id=attempt["id"],
                 runtime_env={"env_vars": variables},
@@ -182,19 +195,27 @@ class Job:
         return attempt
 
     def _watch(self, client: Client, name: str, raw: bool = False, **options) -> None:
+        """Shows the log as it comes, and keeps all of it: Ray forgets a job's log with its cluster."""
         progress = Progress(self.state.values["steps"])
         lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / f"log-{len(self.state.attempts)}.txt", "w", encoding="utf-8") as log:
 
-        def sink(line: str) -> None:
-            line = redact(line)
-            lines.append(line)
-            shown = line if raw else progress.line(line)
-            if shown is not None:
-                self.say(shown)
-            elif "rlvr preflight: " in line:
-                self.say(line)
+            def sink(line: str) -> None:
+                line = redact(line)
+                lines.append(line)
+                with suppress(OSError):  # a full disk must not end the watching
+                    print(line, file=log, flush=True)
+                step_line = progress.line(line)
+                if step_line is not None and self.on_step:
+                    self.on_step(progress.reached, progress.steps)
+                shown = line if raw else step_line
+                if shown is not None:
+                    self.say(shown)
+                elif "rlvr preflight: " in line:
+                    self.say(line)
 
-        status = ray_client.follow(client, name, sink, self.say, **options)
+            status = ray_client.follow(client, name, sink, self.say, **options)
         self._conclude(status, list(lines), progress)
 
     def _conclude(self, status: str | None, lines: list[str], progress: Progress) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from rlvr import objectives
-from rlvr.config import Positive, Rate, _Section
+from rlvr.config import Count, Positive, Rate, _Section
 from rlvr.engines.jobs.hardware import CARDS
 from rlvr.losses import AGGREGATIONS
 from rlvr.problems.benchmarks.catalogue import get_benchmark
@@ -18,6 +18,8 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 class Data(_Section):
+    in_catalogue: ClassVar[bool] = True
+
     train: str  # a benchmark to train on
     levels: tuple[Positive, ...] | None = None
     split: str | None = None  # of a benchmark that is published in parts
@@ -28,9 +30,16 @@ class Data(_Section):
 
     @model_validator(mode="after")
     def _known(self) -> Data:
-        for name in (self.train, *self.exclude):
-            get_benchmark(name)
+        if self.in_catalogue:
+            for name in (self.train, *self.exclude):
+                get_benchmark(name)
         return self
+
+
+class GeneratedData(Data):
+    """Of generated problems, which no catalogue lists; ``train`` names their file (:mod:`.embedded`)."""
+
+    in_catalogue: ClassVar[bool] = False
 
 
 class Rollout(_Section):
@@ -74,6 +83,8 @@ class Update(_Section):
 class Validation(_Section):
     """During training."""
 
+    in_catalogue: ClassVar[bool] = True
+
     benchmarks: tuple[str, ...]
     every: Positive  # steps
     samples: Positive
@@ -84,9 +95,16 @@ class Validation(_Section):
     def _known(self) -> Validation:
         if not self.benchmarks:
             raise ValueError("benchmarks=[]: at least one; verl does not start without validation data")
-        for name in self.benchmarks:
-            get_benchmark(name)
+        if self.in_catalogue:
+            for name in self.benchmarks:
+                get_benchmark(name)
         return self
+
+
+class GeneratedValidation(Validation):
+    """On generated problems."""
+
+    in_catalogue: ClassVar[bool] = False
 
 
 class Evaluation(_Section):
@@ -106,6 +124,14 @@ class Evaluation(_Section):
 class Checkpoints(_Section):
     every: Positive  # steps; the last step is always kept
     keep: Positive
+
+
+class Records(_Section):
+    """Per-token records of some responses, from inside the job (``rlvr.engines.verl.recording``)."""
+
+    responses: Count  # of a recorded step, spread over its mini-batches; 0: no records
+    every: Positive  # steps
+    megabytes: Rate  # that each GPU's worker writes at most
 
 
 class Hardware(_Section):
@@ -160,6 +186,7 @@ SECTIONS = {
     "validation": Validation,
     "evaluation": Evaluation,
     "checkpoints": Checkpoints,
+    "records": Records,
     "hardware": Hardware,
     "expected": Expected,
 }

@@ -24,7 +24,8 @@ FREE = "RLVR_DISK_GB"  # free space that the checkpoints need, from the plan
 
 def faults(words: list[str]) -> list[str]:
     """What keeps this job from running here; empty if nothing does."""
-    given = dict(word.lstrip("+").split("=", 1) for word in words if "=" in word)
+    pairs = (word.lstrip("+").split("=", 1) for word in words if "=" in word)
+    given = {name: value.strip("'\"") for name, value in pairs}
     return [
         *_versions(given),
         *_model(given.get(f"{MODEL}.path", "")),

@@ -5,7 +5,7 @@
 ``SETTINGS`` adds :class:`rlvr.engines.verl.reward_manager.RewardManager`, which also tells the verifiers
 whether a response ended by itself; verl's own manager does not.
 
-Rows come from :mod:`rlvr.engines.verl.data`: ``extra_info`` names the kind of a problem and its gold answers.
+Rows come from :mod:`rlvr.engines.jobs.rows`: ``extra_info`` names the kind of a problem and its gold answers.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _verify(
         return verify_program(text, _task(truth), finished=finished).verdict()
     raise ValueError(
         f"extra_info.kind={kind!r} of a row of {data_source!r}: allowed are integer, math, function and "
-        "stdin; write the file with rlvr.engines.verl.data.write_dataset"
+        "stdin; write the file with rlvr.engines.jobs.rows.write_dataset"
     )
 
 

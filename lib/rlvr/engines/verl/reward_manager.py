@@ -11,7 +11,7 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from verl.utils.fs import copy_to_local
 
-from rlvr.engines.verl.data import EMBEDDED
+from rlvr.engines.jobs.rows import EMBEDDED
 from rlvr.engines.vllm.model import end_token_ids
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import ray
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
+from verl.trainer.ppo.v1 import register_trainer
 from verl.utils.distributed import initialize_global_process_group_ray
-from verl.workers.engine_workers import ActorRolloutRefWorker
 
+from rlvr.engines.jobs.cpu import MODE
 from rlvr.engines.verl.cpu.batches import save_batch
+from rlvr.engines.verl.recording import RecordingWorker
+from rlvr.engines.verl.trainer import RecordingTrainer
 
-MODE = "sync_cpu"
 
-
-class CPUWorker(ActorRolloutRefWorker):
+class CPUWorker(RecordingWorker):
     """Opens the process group before verl does.
 
     verl asks for ``cpu:gloo,<device>:<backend>``, which on the CPU is ``cpu:gloo,cpu:gloo``, and torch
@@ -31,21 +30,16 @@ class CPUWorker(ActorRolloutRefWorker):
 
 
 @register_trainer(MODE)
-class CPUTrainer(PPOTrainerSync):
-    """As ``sync``, with :class:`CPUWorker`; what the actor is trained on can be kept.
+class CPUTrainer(RecordingTrainer):
+    """As ``rlvr_sync``, with :class:`CPUWorker`; what the actor is trained on can be kept.
 
-    Settings, in ``trainer.v1.sync_cpu``: ``batches_dir`` (absent: nothing is kept); ``batches_steps`` and
-    ``batches_rows`` bound it to so many first steps of a run, and rows of each (:mod:`.batches`).
+    Settings, in ``trainer.v1.sync_cpu``: those of ``rlvr_sync``; ``batches_dir`` (absent: nothing is kept);
+    ``batches_steps`` and ``batches_rows`` bound it to so many first steps of a run, and rows of each
+    (:mod:`.batches`).
     """
 
-    @property
-    def trainer_mode(self) -> str:
-        """``sync``: verl compares this name to tell synchronous from asynchronous training."""
-        return "sync"
-
-    @trainer_mode.setter
-    def trainer_mode(self, value: str) -> None:
-        """verl assigns the name it was started by."""
+    mode = MODE
+    worker = CPUWorker
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -54,11 +48,9 @@ class CPUTrainer(PPOTrainerSync):
                 f"algorithm.adv_estimator={self.config.algorithm.adv_estimator}: on the CPU no critic runs; "
                 "allowed are estimators without one, such as grpo"
             )
-        for role in self.role_worker_mapping:
-            self.role_worker_mapping[role] = ray.remote(CPUWorker)
 
     def _update_actor(self, batch: Any, metrics: dict) -> Any:
-        settings = self.config.trainer.v1.get(MODE, None) or {}
+        settings = self.settings
         folder, steps = settings.get("batches_dir", None), settings.get("batches_steps", 1)
         if folder and self.global_steps <= steps:
             path = Path(folder) / f"step_{self.global_steps}.safetensors"

@@ -1,15 +1,25 @@
-"""Settings under which a stock job of verl 0.9.1 runs on a machine with two cores and no accelerator."""
+"""Settings under which a stock job of verl 0.9.1 runs on a machine with two cores and no accelerator.
+
+:mod:`rlvr.engines.verl.cpu` is what they name.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
-from rlvr.engines.verl.cpu.policy import PLAIN_TEMPLATE
+from rlvr.engines.jobs.command import folder, records_settings
+from rlvr.engines.jobs.experiments import Experiment
+from rlvr.engines.jobs.policy import PLAIN_TEMPLATE
 
 _ROLLOUT, _ACTOR, _MODEL = (f"actor_rollout_ref.{part}" for part in ("rollout", "actor", "model"))
 _VLLM = f"{_ROLLOUT}.engine_kwargs.vllm"
+MODE = "sync_cpu"  # the trainer of rlvr.engines.verl.cpu
+#: What a Ray is started with. Logical: verl's actors ask for whole cores before they do anything, and wait
+#: for ever without.
+RAY = {"cpus": 16, "gpus": 1}
 _SINGLE = dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32")
 
 # A name with + is not in verl's own configuration file.
@@ -17,13 +27,12 @@ OVERRIDES: dict[str, Any] = {
     # --- device
     "trainer.device": "cpu",
     # our trainer on gloo (``trainer``); its section has to exist, verl reads it
-    "trainer.v1.trainer_mode": "sync_cpu",
-    "+trainer.v1.sync_cpu": {},
+    "trainer.v1.trainer_mode": MODE,
+    f"+trainer.v1.{MODE}": {},
     "trainer.n_gpus_per_node": 1,  # one rank
     # --- Ray
-    "+ray_kwargs.ray_init.num_gpus": 1,  # a logical one: verl places its workers by it
-    # logical too: verl's actors ask for whole cores before they do anything, and wait for ever without
-    "ray_kwargs.ray_init.num_cpus": 16,
+    "+ray_kwargs.ray_init.num_gpus": RAY["gpus"],  # a logical one: verl places its workers by it
+    "ray_kwargs.ray_init.num_cpus": RAY["cpus"],
     "+ray_kwargs.ray_init.include_dashboard": False,  # two processes less
     "+ray_kwargs.ray_init.object_store_memory": 300_000_000,  # bytes; Ray's default is 30 % of the memory
     # of the 8 storage processes of verl's default each wants a core
@@ -64,6 +73,7 @@ ENVIRONMENT: dict[str, str] = {
     "VERL_USE_EXTERNAL_MODULES": "rlvr.engines.verl.cpu.plugin",
     "HF_HUB_OFFLINE": "1",  # everything is on disk: no look-ups that time out
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # Ray's default, 15, gives way to whatever else the machine does
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # vLLM's default reserves cores, of which there are two
@@ -78,15 +88,26 @@ EMBEDDED: dict[str, Any] = {
 }
 
 
-def overrides(*groups: Mapping[str, Any]) -> list[str]:
-    """The words that verl's command line takes: ``OVERRIDES``, then ``groups``; later ones win."""
+#: Of a Ray that verl starts itself; on one that runs, Ray refuses them.
+OF_OWN_RAY = tuple(name.lstrip("+") for name in OVERRIDES if "ray_kwargs.ray_init" in name)
+
+
+def overrides(*groups: Mapping[str, Any], without: Collection[str] = ()) -> list[str]:
+    """The words that verl's command line takes: ``OVERRIDES``, then ``groups``; later ones win.
+
+    ``without`` names, without +, settings to leave out.
+    """
     merged: dict[str, Any] = {}
     added: set[str] = set()  # a name that is not in verl's file stays one, whoever sets it later
     for group in (OVERRIDES, *groups):
         for name, value in group.items():
             merged[name.lstrip("+")] = value
             added.update([name[1:]] if name.startswith("+") else [])
-    return [f"{'+' if name in added else ''}{name}={_word(value)}" for name, value in merged.items()]
+    return [
+        f"{'+' if name in added else ''}{name}={_word(value)}"
+        for name, value in merged.items()
+        if name not in without
+    ]
 
 
 def _word(value: Any) -> str:
@@ -100,3 +121,14 @@ def _word(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_word, value)) + "]"
     return json.dumps(str(value), ensure_ascii=False)
+
+
+def job_settings(
+    experiment: Experiment, root: Path, own: Mapping[str, Any]
+) -> tuple[list[str], dict[str, str], dict[str, Any]]:
+    """A job through a Ray that runs: (words after those of the experiment, the job's environment, what that
+    Ray is started with). ``own``: settings of the job beside the experiment's."""
+    where = str(folder(experiment, experiment.seeds[0], str(root)))
+    records = {f"+trainer.v1.{MODE}": records_settings(experiment, where)}
+    words = overrides(EMBEDDED, own, records, without=OF_OWN_RAY)
+    return words, dict(ENVIRONMENT), {**RAY, "environment": ENVIRONMENT}

@@ -1,0 +1,73 @@
+"""Whether a job's folder is of the settings that are asked for now.
+
+verl goes on from whatever checkpoint lies in the folder, and a complete one counts as done. Under another
+learning rate that would be a mixture of two trainings, or the old one under a new name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from rlvr.storage import read_json
+
+if TYPE_CHECKING:
+    from rlvr.engines.jobs.jobs import Job
+
+STEPS = "trainer.total_training_steps"
+SCHEDULE = "actor_rollout_ref.actor.optim.lr_scheduler_type"
+#: Where things lie, how they are shared out, what is looked at: another value changes no update.
+HARMLESS = re.compile(
+    r"trainer\..*|ray_kwargs\..*|hydra\..*|data\.val_files|.*\.val_kwargs\..*|(?:.*\.)?model\.path"
+    r"|reward\..*|.*\.(?:tensor_model_parallel_size|gpu_memory_utilization|max_num_seqs)"
+    r"|.*\.(?:ppo_max_token_len_per_gpu|ulysses_sequence_parallel_size|param_offload|optimizer_offload)"
+)
+
+
+def check_unchanged(job: Job) -> None:
+    """Refuse a job whose folder was begun with settings that make another training.
+
+    Raises:
+        ValueError: names the settings that differ, and says what to do.
+    """
+    path = job.state.path
+    if not path.is_file() or not job.state.attempts:
+        return
+    found = changed_settings(read_json(path).get("command", ()), job.words)
+    if found:
+        raise ValueError(
+            f"{job.folder} was begun with other settings: {'; '.join(found)}. Undo the change to go on, or "
+            f"move {job.folder} and {path.name} beside it away to train anew"
+        )
+
+
+def changed_settings(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """``NAME: OLD, now NEW`` for every override of verl that would make another training.
+
+    More steps are a longer training where the learning rate is constant, and another one where its schedule
+    runs over all steps. Of the training file the name counts, not where it lies.
+    """
+    old, new = _values(before), _values(now)
+    out = []
+    for name in dict.fromkeys([*old, *new]):
+        if old.get(name) != new.get(name) and (not HARMLESS.fullmatch(name) or _counts(name, old, new)):
+            out.append(f"{name}: {old.get(name, 'not set')}, now {new.get(name, 'not set')}")
+    return out
+
+
+def _counts(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> bool:
+    return name == STEPS and {old.get(SCHEDULE), new.get(SCHEDULE)} != {"constant"}
+
+
+def _values(words: Sequence[str]) -> dict[str, str]:
+    """Of several overrides for one name the last; words without ``=`` are the program."""
+    found = {}
+    for word in words:
+        name, given, value = word.partition("=")
+        if given:
+            found[name.lstrip("+~")] = value
+    if "data.train_files" in found:
+        found["data.train_files"] = PurePosixPath(found["data.train_files"]).name
+    return found

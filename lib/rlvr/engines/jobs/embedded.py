@@ -1,0 +1,149 @@
+"""An arm of a scale file as a verl job: the same problems, sizes and objective as the local engine's run.
+
+What verl cannot do as the local engine does is refused by name: rollouts of an older policy (``lags``),
+advantages divided by the biased deviation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from rlvr import objectives
+from rlvr.config import Scale
+from rlvr.engines.jobs.command import ACTOR, data_files
+from rlvr.engines.jobs.experiments import Experiment
+from rlvr.engines.jobs.policy import cluster_folder
+from rlvr.engines.jobs.rows import EMBEDDED as SOURCE
+from rlvr.engines.jobs.rows import write_dataset
+from rlvr.engines.jobs.sections import (
+    Checkpoints,
+    Evaluation,
+    Expected,
+    GeneratedData,
+    GeneratedValidation,
+    Hardware,
+    Records,
+    Rollout,
+    Update,
+)
+from rlvr.engines.local.methods import resolve
+from rlvr.engines.local.rollout import derive_seed, training_problems, validation_problems
+from rlvr.problems import Problem, get_task
+from rlvr.problems.tokenizer import Codec, build_tokenizer
+
+PROBLEMS = 3  # purpose of the random stream, as in rlvr.engines.local.training
+KEPT = ("model", "optimizer", "extra")
+
+
+def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
+    """One arm and seed of ``scale``, as an experiment with one GPU (or the CPU in its place).
+
+    Raises:
+        ValueError: an arm that does not exist, an objective that needs what a verl job does not give it, or
+            a setting that verl has no equal of.
+    """
+    if arm not in scale.recipes:
+        raise ValueError(f"arm={arm!r} has no recipe; recipes are {sorted(scale.recipes)}")
+    train, parameters = resolve(scale.train, scale.recipes[arm])
+    if train.lags != (0,):
+        raise ValueError(
+            f"train.lags={list(train.lags)}: engine verl samples from the present policy; allowed is [0]"
+        )
+    if train.advantage_std == "biased":
+        raise ValueError(
+            "train.advantage_std='biased': verl divides by the unbiased deviation; allowed are unbiased, none"
+        )
+    size, longest = train.group_size, _longest_prompt(scale, seed)
+    return Experiment(
+        name=arm,
+        scale=scale.scale,
+        paper="nfpo",
+        model=SOURCE,
+        seeds=(seed,),
+        needs=None,
+        objective=objectives.get(scale.recipes[arm].objective).name,
+        parameters=parameters,
+        data=GeneratedData(
+            train=f"{SOURCE}-s{seed}", max_prompt_length=longest, max_response_length=train.max_new_tokens
+        ),
+        rollout=Rollout(
+            prompts_per_step=train.prompts_per_step,
+            responses_per_prompt=size,
+            temperature=train.temperature,
+            top_p=1.0,
+            tensor_parallel=1,
+            gpu_memory_utilization=0.5,
+            max_num_seqs=256,
+        ),
+        update=Update(
+            steps=train.steps,
+            minibatch_responses=train.prompts_per_step * size // train.minibatches,
+            epochs=1,
+            lr=train.lr,
+            schedule="constant",
+            warmup_ratio=0.0,
+            min_lr_ratio=0.0,
+            betas=train.betas,
+            weight_decay=train.weight_decay,
+            grad_clip=train.grad_clip,
+            loss_agg_mode=train.loss_agg_mode,
+            divide_by_std=train.advantage_std != "none",
+            recompute=False,
+            kl_coef=0.0,
+            entropy_coef=0.0,
+            # a mini-batch in one piece: metrics that are means over tokens then are those of the mini-batch
+            tokens_per_gpu=train.prompts_per_step * size * (longest + train.max_new_tokens),
+            sequence_parallel=1,
+            offload=False,
+        ),
+        validation=GeneratedValidation(
+            benchmarks=(SOURCE,), every=train.eval_every, samples=1, temperature=1.0, before_train=True
+        ),
+        evaluation=Evaluation(benchmarks=(), samples=1, temperature=1.0),
+        checkpoints=Checkpoints(every=train.checkpoint_every, keep=1),
+        records=Records(responses=train.records_per_step, every=1, megabytes=200),
+        hardware=Hardware(gpu="L4", gpus_per_node=1, nodes=1),
+        expected=Expected(mean_response_length=(1, train.max_new_tokens)),
+    )
+
+
+def settings(experiment: Experiment) -> dict[str, Any]:
+    """What a job on an embedded policy sets beside the experiment's own settings."""
+    longest = experiment.data.max_prompt_length + experiment.data.max_response_length
+    return {
+        # problems of step s are rows s * prompts_per_step and on, as in the local engine
+        "data.shuffle": False,
+        "data.filter_overlong_prompts": False,
+        f"{ACTOR}.calculate_entropy": True,
+        f"{ACTOR}.optim.clip_grad": experiment.update.grad_clip,
+        "actor_rollout_ref.rollout.max_model_len": longest,
+        "actor_rollout_ref.rollout.max_num_batched_tokens": max(512, longest),
+        # with the policy in HF's format, from which evaluation samples
+        f"{ACTOR}.checkpoint.save_contents": [*KEPT, "hf_model"],
+        f"{ACTOR}.checkpoint.load_contents": list(KEPT),
+    }
+
+
+def prepare(scale: Scale, experiment: Experiment, seed: int, base: str | Path, root: str | Path) -> Path:
+    """Write the parquet files, and the base policy as vLLM takes it; returns its folder."""
+    train, (validation,) = data_files(experiment, str(root))
+    write_dataset(train, _training_stream(scale, seed), "train")
+    write_dataset(validation, validation_problems(scale.problems, scale.train.eval_problems), "validation")
+    return cluster_folder(base, Path(train).parent / "model")
+
+
+def _training_stream(scale: Scale, seed: int) -> list[Problem]:
+    """What the local engine trains on, in its order. A fresh draw may repeat an earlier problem; rows of
+    verl's files have ids of their own."""
+    count, stream = scale.train.prompts_per_step, derive_seed(PROBLEMS, seed)
+    steps = (training_problems(scale.problems, count, stream, step) for step in range(scale.train.steps))
+    return [replace(p, id=f"{p.id}@{number}") for number, p in enumerate(chain.from_iterable(steps))]
+
+
+def _longest_prompt(scale: Scale, seed: int) -> int:
+    codec = Codec(build_tokenizer(get_task(scale.problems.task).words))
+    problems = _training_stream(scale, seed) + validation_problems(scale.problems, scale.train.eval_problems)
+    return max(len(codec.encode(problem.prompt)) for problem in problems)

@@ -1,0 +1,186 @@
+"""A Ray of this machine for as long as jobs need one: found again after a kill, and stopped as a whole.
+
+    with local_ray("runs/laptop", cpus=16, gpus=1) as connected:
+        job.submit(connected, limit)
+
+``python -m rlvr.engines.jobs.local_ray stop FOLDER`` ends one that a killed process left.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from rlvr.engines.jobs.client import ADDRESSES, Client, NoRay, connect
+from rlvr.engines.jobs.redaction import redact
+from rlvr.storage import read_json, write_json
+
+NOTE = "ray.json"
+PORTS = (
+    "port",
+    "ray-client-server-port",
+    "dashboard-agent-listen-port",
+    "dashboard-agent-grpc-port",
+    "metrics-export-port",
+)
+STORE = 300_000_000  # bytes of Ray's object store; its default is 30 % of the memory
+
+
+@contextmanager
+def local_ray(
+    folder: str | Path,
+    cpus: int | None = None,
+    gpus: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Callable[[], Client]]:
+    """Connects to RAY_ADDRESS if it is set; else to a Ray on this machine, ended with the block.
+
+    A Ray that a killed process left is noted in ``folder/ray.json`` and used again, with the job that may
+    still run on it. It asks for a token, which only this user can read.
+
+    Args:
+        cpus, gpus: what Ray is told there is; None: what it finds. verl's processes each ask for a whole
+            one before they do anything.
+        environment: of Ray's processes, and so of the jobs.
+
+    Raises:
+        NoRay: it did not start; says why.
+    """
+    if any(os.environ.get(name) for name in ADDRESSES):
+        yield connect
+        return
+    note = Path(folder) / NOTE
+    values = _alive(note) or _start(note, cpus, gpus, environment or {})
+    try:
+        yield lambda: _connect(values)
+    finally:
+        _end(values)
+        note.unlink(missing_ok=True)
+
+
+def stop(folder: str | Path) -> bool:
+    """End the Ray noted in ``folder``, with everything it started; False if there is none."""
+    note = Path(folder) / NOTE
+    if not note.is_file():
+        return False
+    _end(read_json(note))
+    note.unlink(missing_ok=True)
+    return True
+
+
+def _end(values: Mapping[str, str]) -> None:
+    temporary = Path(values["temporary"])
+    for kind, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 20.0)):
+        end = time.monotonic() + patience
+        while (left := _processes(temporary)) and time.monotonic() < end:
+            for process in left:
+                with suppress(psutil.Error):
+                    process.send_signal(kind)
+            psutil.wait_procs(left, timeout=3)
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _start(note: Path, cpus: int | None, gpus: int | None, environment: Mapping[str, str]) -> dict[str, str]:
+    # Unix sockets have short names: Ray's folder cannot lie deep
+    temporary = Path(tempfile.mkdtemp(prefix="rlvr-ray-", dir="/tmp"))
+    token = temporary / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    port = _free_port()
+    values = {"address": f"http://127.0.0.1:{port}", "temporary": str(temporary), "token": str(token)}
+    note.parent.mkdir(parents=True, exist_ok=True)
+    write_json(note, values)  # before Ray starts, so that a kill in between leaves nothing unknown
+    words = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--disable-usage-stats"),
+        *("--node-ip-address=127.0.0.1", f"--temp-dir={temporary}", f"--object-store-memory={STORE}"),
+        *("--dashboard-host=127.0.0.1", f"--dashboard-port={port}"),
+        # Ray's own choices are the same for every Ray: one that is left over would keep this from its jobs
+        *(f"--{name}={_free_port()}" for name in PORTS),
+        *([f"--num-cpus={cpus}"] if cpus is not None else []),
+        *([f"--num-gpus={gpus}"] if gpus is not None else []),
+    ]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    # `python` of a job is the one that started Ray
+    inherited["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{inherited.get('PATH', '')}"
+    done = subprocess.run(
+        words,
+        env=inherited | dict(environment) | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)},
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+    )
+    if done.returncode:
+        stop(note.parent)
+        text = redact((done.stderr or done.stdout).strip()[-1500:])
+        raise NoRay(f"`ray start` ended with status {done.returncode}:\n{text}")
+    _wait(values, note)
+    return values
+
+
+def _connect(values: Mapping[str, str]) -> Client:
+    return connect(values["address"], Path(values["token"]).read_text())
+
+
+def _wait(values: Mapping[str, str], note: Path, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            _connect(values)
+            return
+        except NoRay:
+            if time.monotonic() > end:
+                stop(note.parent)
+                raise
+            time.sleep(1)
+
+
+def _alive(note: Path) -> dict[str, str] | None:
+    """What is noted, if that Ray still answers; what is left of one that does not is cleared away."""
+    if not note.is_file():
+        return None
+    values = read_json(note)
+    if Path(values["token"]).is_file() and _processes(Path(values["temporary"])):
+        try:
+            _connect(values)
+            return values
+        except NoRay:
+            pass
+    stop(note.parent)
+    return None
+
+
+def _processes(temporary: Path) -> list[psutil.Process]:
+    """Those that name Ray's folder in their command line or environment, and what they started: workers
+    write a title over both."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            named = " ".join([*process.cmdline(), process.environ().get("RAY_AUTH_TOKEN_PATH", "")])
+            if process.pid != os.getpid() and str(temporary) in named:
+                found |= {p.pid: p for p in (process, *process.children(recursive=True))}
+    found.pop(os.getpid(), None)
+    return list(found.values())
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] != "stop":
+        sys.exit("usage: python -m rlvr.engines.jobs.local_ray stop FOLDER")
+    sys.exit(None if stop(sys.argv[2]) else f"{sys.argv[2]}: no {NOTE} there")

@@ -1,0 +1,204 @@
+"""What the training notebook runs: one arm, by the local engine or as verl jobs.
+
+    training = training_of("params.yaml", "nfpo")                       # engine and seeds of the scale file
+    training = training_of("params.yaml", "nfpo", engine="verl")        # the same arm as verl jobs
+    training = training_of("pipelines/scales/paper/experiments.yaml", "nfpo-1.7b-nfpo", seed=0)
+    training.run(out, scratch)
+
+Either leaves the same files in ``out/seed<seed>/lag<lag>``, with the same names of metrics and records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from rlvr.config import Scale, load_scale, load_yaml
+from rlvr.storage import write_json
+
+if TYPE_CHECKING:
+    from rlvr.engines.jobs.experiments import Experiment, GPUHours
+    from rlvr.engines.jobs.jobs import Job
+
+Run = tuple[int, int]  # (seed, lag)
+Engine = Literal["local", "verl"]
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass
+class LocalTraining:
+    """A run per seed and lag, side by side on single-threaded processes."""
+
+    scale: Scale
+    arm: str
+    seed: int | None = None  # None: all of the scale
+    engine: Engine = "local"
+
+    def __post_init__(self) -> None:
+        from rlvr.engines.local.training import jobs_of
+
+        seeds = self.scale.seeds if self.seed is None else (self.seed,)
+        self.jobs = [job for seed in seeds for job in jobs_of(self.scale, self.arm, seed)]
+        self.steps = self.scale.train.steps
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"engine": self.engine, "objective": self.jobs[0].objective} | self.jobs[0].parameters
+
+    def runs(self, out: str | Path) -> dict[Run, Path]:
+        """Folder of every (seed, lag)."""
+        return run_folders(out, [(job.seed, job.lag) for job in self.jobs], self.seed)
+
+    def run(self, out: str | Path, scratch: str | Path, on_progress: OnProgress | None = None) -> None:
+        from rlvr.engines.local.training import train
+        from rlvr.engines.local.workers import run_side_by_side
+
+        base = f"runs/{self.scale.scale}/base/model"
+        folders, scratches = self.runs(out), self.runs(scratch)
+        runs = [(job.seed, job.lag) for job in self.jobs]
+        results = run_side_by_side(
+            train,
+            [
+                (base, job, str(folders[run]), str(scratches[run]))
+                for job, run in zip(self.jobs, runs, strict=True)
+            ],
+            self.scale.workers,
+            on_progress=on_progress,
+        )
+        for (seed, lag), (_, seconds) in zip(runs, results, strict=True):
+            write_time(self.scale.scale, self.arm, seed, lag, seconds)
+
+
+@dataclass
+class VerlTraining:
+    """A job per seed, one after the other, on the Ray of RAY_ADDRESS, or on one that is started on this
+    machine for them.
+
+    A notebook that is killed leaves its job running: run again, it attaches to it.
+    """
+
+    experiments: dict[int, Experiment]  # by seed
+    limit: GPUHours
+    scale: Scale | None = None  # of an embedded policy
+    seed: int | None = None  # None: all of the experiment
+    model_path: str | None = None
+    root: Path = field(default_factory=lambda: Path("runs").absolute())
+    engine: Engine = "verl"
+
+    def __post_init__(self) -> None:
+        self.experiment = next(iter(self.experiments.values()))
+        if self.experiment.needs:
+            raise ValueError(
+                f"{self.experiment.name} cannot be run by verl yet; it needs {self.experiment.needs}"
+            )
+        self.steps = self.experiment.update.steps
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"engine": self.engine, "objective": self.experiment.objective} | self.experiment.parameters
+
+    def runs(self, out: str | Path) -> dict[Run, Path]:
+        return run_folders(out, [(seed, 0) for seed in self.experiments], self.seed)
+
+    def run(self, out: str | Path, scratch: str | Path, on_progress: OnProgress | None = None) -> None:
+        from rlvr.engines.jobs.collect import collect
+        from rlvr.engines.jobs.local_ray import local_ray
+
+        jobs, ray = {}, {}
+        for number, seed in enumerate(self.experiments):
+            jobs[seed], ray = self.job(seed)
+            if on_progress:
+                before, total = number * self.steps, len(self.experiments) * self.steps
+                jobs[seed].on_step = lambda done, _, before=before, total=total: on_progress(
+                    before + done, total
+                )
+        if open_jobs := {seed: job for seed, job in jobs.items() if not job.state.done}:
+            with local_ray(self.root / self.experiment.scale, **ray) as connected:
+                for seed, job in open_jobs.items():
+                    begun = time.monotonic()
+                    job.submit(connected, self.limit)
+                    taken = time.monotonic() - begun
+                    write_time(self.experiment.scale, self.experiment.name, seed, 0, taken)
+        for (seed, _), folder in self.runs(out).items():
+            collect(jobs[seed], folder, own_policy=self.scale is not None)
+
+    def job(self, seed: int) -> tuple[Job, dict[str, Any]]:
+        """(the job of a seed, what a Ray for it is started with)."""
+        from rlvr.engines.jobs import embedded
+        from rlvr.engines.jobs.command import hydra_value
+        from rlvr.engines.jobs.jobs import Job
+
+        experiment = self.experiments[seed]
+        if self.scale is None:
+            return Job(experiment, seed, self.root, self.model_path), {}
+        base = f"runs/{self.scale.scale}/base/model"
+        model = str(embedded.prepare(self.scale, experiment, seed, base, self.root).absolute())
+        own = embedded.settings(experiment)
+        if self.scale.device == "cpu":
+            from rlvr.engines.jobs.cpu import job_settings
+
+            words, environment, ray = job_settings(experiment, self.root, own)
+        else:
+            words = [f"{name}={hydra_value(value)}" for name, value in own.items()]
+            environment, ray = {}, {}
+        return Job(experiment, seed, self.root, model, words, environment), ray
+
+
+def training_of(
+    params_file: str | Path,
+    arm: str,
+    seed: int | None = None,
+    engine: Engine | None = None,
+    model_path: str | None = None,
+) -> LocalTraining | VerlTraining:
+    """One arm of a scale file (``params.yaml``), or one experiment of a file of experiments.
+
+    Args:
+        arm: a recipe of the scale, or the experiment's name.
+        seed: None: all of the file, each in a folder ``seed<seed>`` of its own.
+        engine: None: the file's own; experiments are verl jobs.
+        model_path: of an experiment: a folder in place of the model's name on the hub.
+
+    Raises:
+        ValueError: an unknown arm, or an engine that cannot run it; says why.
+    """
+    if engine is not None and engine not in get_args(Engine):
+        raise ValueError(f"engine={engine!r}: allowed are {', '.join(get_args(Engine))} and None")
+    raw = load_yaml(params_file)
+    if isinstance(raw, dict) and "settings" in raw:
+        from rlvr.engines.jobs.experiments import load_experiments
+
+        file = load_experiments(params_file)
+        experiment = file.get(arm)
+        if engine == "local":
+            raise ValueError(
+                f"engine='local': it trains embedded policies, {arm} is of {experiment.model}; allowed is "
+                "verl"
+            )
+        seeds = experiment.seeds if seed is None else (seed,)
+        return VerlTraining(
+            dict.fromkeys(seeds, experiment), file.max_gpu_hours, seed=seed, model_path=model_path
+        )
+    scale = load_scale(params_file)
+    if (engine or scale.engine) == "local":
+        return LocalTraining(scale, arm, seed)
+    from rlvr.engines.jobs.embedded import experiment_of
+    from rlvr.engines.jobs.experiments import GPUHours
+
+    seeds = scale.seeds if seed is None else (seed,)
+    experiments = {one: experiment_of(scale, arm, one) for one in seeds}
+    return VerlTraining(experiments, GPUHours(experiment=1, total=1), scale, seed)
+
+
+def run_folders(out: str | Path, runs: list[Run], seed: int | None) -> dict[Run, Path]:
+    """``out/seed<seed>/lag<lag>``; without the seed's level if only one was asked for."""
+    level = (lambda one: "") if seed is not None else (lambda one: f"seed{one}")
+    return {(one, lag): Path(out, level(one), f"lag{lag}") for one, lag in runs}
+
+
+def write_time(scale: str, arm: str, seed: int, lag: int, seconds: float) -> None:
+    name = f"train__{arm}__seed{seed}__lag{lag}"
+    write_json(f"runs/{scale}/timings/runs/{name}.json", {"run": name, "seconds": round(seconds, 2)})

@@ -1,0 +1,169 @@
+"""Per-token records of an update, kept by the workers that make it: ``records-*.parquet`` of a job.
+
+A policy loss sees log-probs and no tokens, and the driver sees tokens and no log-probs of the policy that is
+being updated. So the worker keeps the records: :class:`RecordingWorker` trains as verl's, and its loss looks
+at the rows that :class:`rlvr.engines.verl.trainer.RecordingTrainer` marked.
+
+One file per step and rank, written as a whole, and again by a job that repeats the step after a resume.
+Columns are those of :data:`COLUMNS`; :mod:`rlvr.engines.jobs.collect` makes of them what the local engine
+writes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from verl.trainer.ppo.core_algos import agg_loss
+from verl.utils import tensordict_utils as tu
+from verl.utils.metric import Metric
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+from verl.workers.utils.padding import no_padding_2_padding
+
+from rlvr.storage import atomic_path
+
+logger = logging.getLogger(__name__)
+
+ROW = "rlvr_row"  # field of a batch: number of a response in its step, -1 if it is not kept
+SETTINGS = "rlvr_records"  # of a batch: {"folder", "step", "megabytes"}
+COLUMNS: dict[str, pa.DataType] = {
+    "step": pa.int32(),
+    "minibatch": pa.int16(),
+    "response": pa.int32(),
+    "position": pa.int32(),
+    "token": pa.int32(),
+    "log_prob": pa.float32(),
+    "old_log_prob": pa.float32(),
+    "advantage": pa.float32(),
+    "mask": pa.int8(),
+}
+
+
+class RecordingLoss:
+    """verl's loss of a micro-batch, and records of the marked rows in ``kept``.
+
+    Adds to the metrics ``actor/entropy``, the mean over tokens in nats, where the engine gives entropies:
+    verl's own ``actor/entropy_loss`` is aggregated as the loss is.
+    """
+
+    def __init__(self, loss: Callable):
+        self.loss = loss
+        self.minibatch = 0
+        self.kept: list[dict[str, np.ndarray]] = []
+
+    def __call__(
+        self, model_output: Mapping[str, Any], data: TensorDict, dp_group: Any = None
+    ) -> tuple[Tensor, dict]:
+        loss, metrics = self.loss(model_output=model_output, data=data, dp_group=dp_group)
+        if (entropy := model_output.get("entropy", None)) is not None:
+            value = self._mean(no_padding_2_padding(entropy.detach(), data), data)
+            metrics["actor/entropy"] = Metric(value=value, aggregation=metrics["actor/pg_loss"].aggregation)
+        rows = data.get(ROW, None)
+        if rows is not None and bool((rows >= 0).any()):
+            self.kept.append(self._records(loss, model_output["log_probs"], data, rows.reshape(-1).cpu()))
+        return loss, metrics
+
+    @staticmethod
+    def _mean(values: Tensor, data: TensorDict) -> Tensor:
+        mask = data.select("response_mask").to_padded_tensor()["response_mask"].bool()
+        return agg_loss(
+            loss_mat=values,
+            loss_mask=mask,
+            loss_agg_mode="token-mean",
+            dp_size=data["dp_size"],
+            batch_num_tokens=data["batch_num_tokens"],
+        )
+
+    def _records(
+        self, loss: Tensor, log_probs: Tensor, data: TensorDict, rows: Tensor
+    ) -> dict[str, np.ndarray]:
+        # of the loss alone, from the log-probs on: no pass through the model
+        (slope,) = torch.autograd.grad(loss, log_probs, retain_graph=True)
+        padded = data.select("response_mask", "responses", "old_log_probs", "advantages").to_padded_tensor()
+        chosen = (rows >= 0).nonzero().squeeze(1)
+        columns = {
+            "token": padded["responses"],
+            "log_prob": no_padding_2_padding(log_probs.detach(), data),
+            "old_log_prob": padded["old_log_probs"],
+            "advantage": padded["advantages"],
+            "slope": no_padding_2_padding(slope, data),
+        }
+        mask = padded["response_mask"].bool().cpu()[chosen]
+        row, position = mask.nonzero(as_tuple=True)
+        found = {
+            name: values.detach().cpu()[chosen][:, : mask.shape[1]][row, position].float().numpy()
+            for name, values in columns.items()
+        }
+        # 1 where the objective lets the token's gradient through, as the local engine says it
+        found["mask"] = (found.pop("slope") != 0) | (found["advantage"] == 0)
+        found |= {"response": rows[chosen][row].numpy(), "position": position.numpy()}
+        found["minibatch"] = np.full(len(row), self.minibatch)
+        return found
+
+
+class RecordingTrainingWorker(TrainingWorker):
+    """As verl's; after the updates of a step it writes what its loss kept.
+
+    Adds ``grad_norm_max``, the largest of a step's updates: verl averages ``grad_norm`` over them.
+    """
+
+    _recorder: RecordingLoss | None = None
+
+    def set_loss_fn(self, loss_fn: Callable) -> None:
+        self._recorder = RecordingLoss(loss_fn)
+        super().set_loss_fn(self._recorder)
+
+    def train_mini_batch(self, data: TensorDict) -> TensorDict:
+        settings = tu.pop(data, key=SETTINGS, default=None)
+        if self._recorder is not None:
+            self._recorder.minibatch, self._recorder.kept = 0, []
+        output = super().train_mini_batch(data)
+        if settings and self._recorder is not None and self._recorder.kept:
+            write_records(self._recorder.kept, self.rank, **settings)
+        return output
+
+    def train_batch(self, data: TensorDict) -> TensorDict:
+        output = super().train_batch(data)
+        if self._recorder is not None:
+            self._recorder.minibatch += 1
+        if output is not None and "grad_norm" in (metrics := tu.get(output, "metrics")):
+            metrics["grad_norm_max"] = metrics["grad_norm"]
+        return output
+
+
+class RecordingWorker(ActorRolloutRefWorker):
+    """As verl's, with an actor that keeps records."""
+
+    actor_worker_cls = RecordingTrainingWorker
+
+
+def write_records(
+    kept: list[dict[str, np.ndarray]], rank: int, folder: str, step: int, megabytes: float
+) -> None:
+    """One file for a step and rank; nothing once this rank's files hold ``megabytes``.
+
+    A full disk ends the records with a warning, not the job.
+    """
+    path = Path(folder) / f"records-{step:06d}-rank{rank}.parquet"
+    others = [other for other in path.parent.glob(f"records-*-rank{rank}.parquet") if other != path]
+    if sum(other.stat().st_size for other in others) >= 1e6 * megabytes:
+        logger.warning("records: %s holds %g MB of rank %d; no more are kept", folder, megabytes, rank)
+        return
+    joined = {name: np.concatenate([part[name] for part in kept]) for name in kept[0]}
+    joined["step"] = np.full(len(joined["token"]), step)
+    table = pa.table(
+        {name: pa.array(joined[name].astype(kind.to_pandas_dtype())) for name, kind in COLUMNS.items()}
+    )
+    try:
+        with atomic_path(path) as partial:
+            pq.write_table(table, partial, compression="zstd")
+    except OSError as error:
+        logger.warning("records of step %d are lost: %s", step, error)

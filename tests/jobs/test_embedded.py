@@ -1,0 +1,151 @@
+"""An arm of a scale file as a verl job, and the notebook's way to either engine."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rlvr.config import load_scale
+from rlvr.engines.jobs.command import data_files, overrides
+from rlvr.engines.jobs.cpu import MODE, OF_OWN_RAY, RAY, job_settings
+from rlvr.engines.jobs.embedded import experiment_of, prepare, settings
+from rlvr.engines.local.policy import new_policy
+from rlvr.engines.local.rollout import derive_seed, training_problems, validation_problems
+from rlvr.engines.local.training import _PROBLEMS
+from rlvr.engines.training import LocalTraining, VerlTraining, training_of
+from rlvr.problems import get_task
+from rlvr.problems.benchmarks.catalogue import project_root
+from rlvr.problems.tokenizer import Codec, build_tokenizer
+from rlvr.recipes import check_recipes
+
+SCALES = project_root() / "pipelines" / "scales"
+FILE = SCALES / "cluster" / "params.yaml"
+
+
+@pytest.fixture(scope="module")
+def scale():
+    return load_scale(FILE)
+
+
+def changed(scale, **train):
+    return scale.model_copy(update={"train": scale.train.model_copy(update=train)})
+
+
+def words_of(experiment, **more):
+    return dict(word.lstrip("+").split("=", 1) for word in overrides(experiment, 0, **more))
+
+
+def test_the_same_sizes_and_objective(scale):
+    experiment = experiment_of(scale, "nfpo", 1)
+    words = words_of(experiment)
+    assert words["data.train_batch_size"] == "16"
+    assert words["actor_rollout_ref.rollout.n"] == "8"
+    assert words["actor_rollout_ref.actor.ppo_mini_batch_size"] == "4"  # of 16 prompts: four updates
+    assert words["trainer.total_training_steps"] == str(scale.train.steps)
+    assert words["actor_rollout_ref.actor.policy_loss.loss_mode"] == "rlvr.nfpo"
+    assert words["actor_rollout_ref.actor.policy_loss.trace_clip"] == "[0.8,1.4]"
+    assert words["actor_rollout_ref.actor.optim.lr"] == str(scale.train.lr)
+    assert words["actor_rollout_ref.actor.loss_agg_mode"] == scale.train.loss_agg_mode
+    assert words["algorithm.norm_adv_by_std_in_grpo"] == "True"
+    assert words["algorithm.rollout_correction.bypass_mode"] == "True"  # old log-probs are the sampler's
+
+
+def test_a_method_s_own_settings_hold_here_too(scale):
+    recipes = scale.recipes | {"dr_grpo": type(scale.recipes["grpo"])(objective="dr_grpo")}
+    words = words_of(experiment_of(scale.model_copy(update={"recipes": recipes}), "dr_grpo", 0))
+    assert words["algorithm.norm_adv_by_std_in_grpo"] == "False"
+    assert words["actor_rollout_ref.actor.loss_agg_mode"] == "seq-mean-token-sum-norm"
+    assert words["actor_rollout_ref.actor.loss_scale_factor"] == str(scale.train.max_new_tokens)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lags": (0, 2)}, r"train.lags=\[0, 2\]: engine verl samples from the present policy"),
+        ({"advantage_std": "biased"}, "train.advantage_std='biased'"),
+    ],
+)
+def test_what_verl_has_no_equal_of_is_refused(scale, change, message):
+    with pytest.raises(ValueError, match=message):
+        experiment_of(changed(scale, **change), "nfpo", 0)
+    with pytest.raises(ValueError, match=message):  # and before the first stage
+        check_recipes(changed(scale, **change))
+
+
+def test_unknown_arm(scale):
+    with pytest.raises(ValueError, match="arm='nfpoo' has no recipe"):
+        experiment_of(scale, "nfpoo", 0)
+
+
+def test_both_engines_train_on_the_same_problems_in_the_same_order(scale, tmp_path):
+    experiment = experiment_of(scale, "nfpo", 1)
+    base = tmp_path / "base"
+    codec = Codec(build_tokenizer(get_task("word").words))
+    policy = new_policy(scale.model, len(codec), codec.eos_id, codec.pad_id, seed=0)
+    policy.save_pretrained(base)
+    codec.save(base)
+    model = prepare(scale, experiment, 1, base, tmp_path)
+    assert (model / "config.json").is_file()
+    train, (validation,) = data_files(experiment, str(tmp_path))
+    rows = pq.read_table(train).to_pylist()
+    asked = [row["prompt"][0]["content"] for row in rows]
+    count = scale.train.prompts_per_step
+    assert len(asked) == count * scale.train.steps
+    for step in (0, scale.train.steps - 1):
+        problems = training_problems(scale.problems, count, derive_seed(_PROBLEMS, 1), step)
+        assert asked[step * count : (step + 1) * count] == [problem.prompt for problem in problems]
+    assert [row["extra_info"]["split"] for row in rows] == ["train"] * len(rows)
+    held = validation_problems(scale.problems, scale.train.eval_problems)
+    assert [r["prompt"][0]["content"] for r in pq.read_table(validation).to_pylist()] == [
+        p.prompt for p in held
+    ]
+    # no prompt is longer than verl is told
+    longest = max(len(codec.encode(text)) for text in asked)
+    assert longest <= experiment.data.max_prompt_length
+
+
+def test_seeds_have_files_of_their_own(scale):
+    files = [data_files(experiment_of(scale, "nfpo", seed))[0] for seed in (0, 1)]
+    assert files[0] != files[1]
+
+
+def test_on_a_ray_that_runs_nothing_is_said_about_its_own(scale, tmp_path):
+    experiment = experiment_of(scale, "nfpo", 0)
+    words, environment, ray = job_settings(experiment, tmp_path, settings(experiment))
+    names = [word.lstrip("+").split("=")[0] for word in words]
+    assert not set(names) & set(OF_OWN_RAY) and OF_OWN_RAY
+    assert not any("ray_init" in name for name in names)
+    assert (ray["cpus"], ray["gpus"]) == (RAY["cpus"], RAY["gpus"])
+    assert environment["VERL_USE_EXTERNAL_MODULES"] == "rlvr.engines.verl.cpu.plugin"
+    kept = next(word for word in words if word.startswith(f"+trainer.v1.{MODE}="))
+    assert f"records_per_step:{scale.train.records_per_step}" in kept
+    assert "/jobs/nfpo-s0/records" in kept
+
+
+def test_engine_is_the_only_difference():
+    file = str(SCALES / "cluster" / "params.yaml")
+    verl, local = training_of(file, "nfpo", 0), training_of(file, "nfpo", 0, engine="local")
+    assert isinstance(verl, VerlTraining) and isinstance(local, LocalTraining)
+    assert {**verl.settings, "engine": ""} == {**local.settings, "engine": ""}
+    assert verl.steps == local.steps
+    assert verl.runs("out") == local.runs("out") == {(0, 0): Path("out/lag0")}
+    every = training_of(file, "nfpo").runs("out")
+    assert every == {(0, 0): Path("out/seed0/lag0"), (1, 0): Path("out/seed1/lag0")}
+    assert every == training_of(file, "nfpo", engine="local").runs("out")
+
+
+def test_an_experiment_is_a_verl_job():
+    file = str(SCALES / "one_gpu" / "experiments.yaml")
+    training = training_of(file, "nfpo-0.6b-nfpo", 0)
+    assert training.engine == "verl" and training.steps == 200
+    with pytest.raises(ValueError, match=r"engine='local': it trains embedded policies, nfpo-0\.6b-nfpo"):
+        training_of(file, "nfpo-0.6b-nfpo", 0, engine="local")
+    with pytest.raises(ValueError, match="cannot be run by verl yet; it needs"):
+        training_of(file, "nfpo-0.6b-nfpo_recompute_trace", 0)
+    with pytest.raises(ValueError, match="experiment="):
+        training_of(file, "nfpo", 0)
+
+
+def test_unknown_engine():
+    with pytest.raises(ValueError, match="engine='ray': allowed are local, verl and None"):
+        training_of(str(FILE), "nfpo", 0, engine="ray")

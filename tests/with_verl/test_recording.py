@@ -1,0 +1,92 @@
+"""Which responses a job records, and how little it may write. What is recorded: test_plugin_engine.py."""
+
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+
+# not "verl" alone: without the package, that name finds this folder
+pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed: pip install -e '.[verl]'")
+pytest.importorskip("transfer_queue", reason="TransferQueue is not installed: pip install -e '.[verl]'")
+
+from rlvr.engines.verl.recording import COLUMNS, write_records
+from rlvr.engines.verl.trainer import groups_with_signal, marked_rows
+
+pytestmark = pytest.mark.verl
+
+
+def chosen(*arguments):
+    return [row for row in marked_rows(*arguments) if row >= 0]
+
+
+def test_rows_are_spread_over_the_mini_batches():
+    assert chosen([True] * 16, 4, 1, 8) == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert chosen([True] * 16, 4, 1, 4) == [0, 4, 8, 12]
+    assert chosen([True] * 16, 4, 1, 1) == [0, 4, 8, 12]  # one of each mini-batch at least
+    assert chosen([True] * 16, 4, 1, 0) == []
+    assert chosen([True] * 8, 1, 1, 100) == list(range(8))
+
+
+def test_each_rank_cuts_its_own_block():
+    """16 rows on 2 ranks: mini-batch 0 is rows 0-3 of rank 0 and rows 8-11 of rank 1."""
+    marks = marked_rows([True] * 16, 2, 2, 8)
+    of_first = [marks[row] for row in (0, 1, 2, 3, 8, 9, 10, 11)]
+    of_second = [marks[row] for row in (4, 5, 6, 7, 12, 13, 14, 15)]
+    assert of_first == [0, -1, 2, -1, 8, -1, 10, -1]
+    assert of_second == [4, -1, 6, -1, 12, -1, 14, -1]
+
+
+def test_filler_is_never_recorded():
+    real = [True, False, False, False, True, True, True, False]
+    assert chosen(real, 2, 1, 8) == [0, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("updates", "ranks"), [(3, 1), (0, 1), (2, 3)])
+def test_rows_that_do_not_divide(updates, ranks):
+    with pytest.raises(ValueError, match=f"updates={updates}, ranks={ranks}: allowed are divisors of the 16"):
+        marked_rows([True] * 16, updates, ranks, 4)
+
+
+def test_a_group_has_signal_if_its_scores_differ():
+    assert groups_with_signal(["a", "b", "a", "b"], [1.0, 0.0, 0.0, 0.0]) == 0.5
+    assert groups_with_signal(["a", "a"], [1.0, 1.0]) == 0.0
+    assert groups_with_signal([], []) == 0.0
+
+
+def part(tokens):
+    names = [name for name in COLUMNS if name != "step"]
+    return {name: np.arange(tokens) % 7 for name in names}
+
+
+def test_a_file_a_step_and_rank_again_as_a_whole(tmp_path):
+    write_records([part(3), part(2)], 1, str(tmp_path), 12, 1.0)
+    (file,) = tmp_path.iterdir()
+    assert file.name == "records-000012-rank1.parquet"
+    frame = pd.read_parquet(file)
+    assert list(frame) == list(COLUMNS) and len(frame) == 5 and (frame["step"] == 12).all()
+    write_records([part(4)], 1, str(tmp_path), 12, 1.0)  # the step repeated after a resume
+    assert len(pd.read_parquet(file)) == 4
+
+
+def test_the_size_is_bounded(tmp_path, caplog):
+    rng = np.random.default_rng(0)
+    big = {name: rng.random(20_000).astype(np.float32) * 1000 for name in part(1)}
+    write_records([big], 0, str(tmp_path), 1, 0.1)
+    with caplog.at_level(logging.WARNING):
+        write_records([big], 0, str(tmp_path), 2, 0.1)
+    assert [file.name for file in tmp_path.iterdir()] == ["records-000001-rank0.parquet"]
+    assert "holds 0.1 MB of rank 0; no more are kept" in caplog.text
+    write_records([big], 1, str(tmp_path), 2, 0.1)  # another rank has its own share
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_full_disk_ends_the_records_and_not_the_job(tmp_path, monkeypatch, caplog):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rlvr.engines.verl.recording.pq.write_table", full)
+    with caplog.at_level(logging.WARNING):
+        write_records([part(3)], 0, str(tmp_path), 1, 1.0)
+    assert "records of step 1 are lost: [Errno 28]" in caplog.text
+    assert list(tmp_path.iterdir()) == []
