@@ -42,25 +42,27 @@ OF_FILES = (
 )
 BRANCHES = {
     # of engine verl, whose scales name all engines in `engine_code`
-    "train": ("rlvr.engines.jobs",),
+    **dict.fromkeys(("train", "ablate"), ("rlvr.engines.jobs",)),
     "evaluate_base": OF_FILES,
     "evaluate": OF_FILES,
+    "evaluate_ablation": OF_FILES,
     "pretrained": ("rlvr.engines.local.workers", "rlvr.evaluation.sampled"),
     # Tables of benchmarks and the notes under them ask verifiers and catalogues; these stages have neither.
     **{
         stage: ("rlvr.verifiers", "rlvr.problems")
-        for stage in ("theory", "objectives", "training", "accuracy", "report")
+        for stage in ("theory", "objectives", "training", "ablations", "report")
     },
-    **{stage: ("rlvr.problems.benchmarks", *OF_TEXTS) for stage in ("dynamics", "surrogate")},
+    **{stage: ("rlvr.problems.benchmarks", *OF_TEXTS) for stage in ("accuracy", "dynamics", "surrogate")},
 }
 #: Parameters a stage's code names without their deciding its results: (stage, parameter) -> why.
 NO_PARAMETER_OF_RESULTS = {
+    ("ablate", "recipes"): "as train",
     ("train", "recipes"): "only whether the arm exists; its recipe is a parameter",
     ("evaluate_base", "seeds"): "read for trained arms alone",
     ("evaluate_base", "train.lags"): "read for trained arms alone",
     **{
         (stage, "workers"): "how many single-threaded processes run side by side changes no number"
-        for stage in ("train", "evaluate", "evaluate_base", "surrogate")
+        for stage in ("train", "ablate", "evaluate", "evaluate_ablation", "evaluate_base", "surrogate")
     },
 }
 
@@ -284,7 +286,7 @@ def test_the_code_that_a_notebook_imports_is_a_dependency_of_its_stage(name):
     assert not missing, f"dvc.yaml, stage {name}: deps lack {missing}"
 
 
-@pytest.mark.parametrize("name", sorted(set(BRANCHES) - {"train", "evaluate_base", "evaluate", "pretrained"}))
+@pytest.mark.parametrize("name", sorted(set(BRANCHES) - {"train", "ablate", "evaluate_base", "evaluate", "evaluate_ablation", "pretrained"}))
 def test_a_stage_without_benchmarks_makes_no_table_of_them(name):
     """Which is why what such a table may import is no dependency."""
     notebook = notebook_of(EVERY[name])
@@ -369,6 +371,7 @@ def parameters_read(notebook: str) -> set[str]:
                     found |= chains(function, argument.arg)
                     pending += [n.id for n in ast.walk(function) if isinstance(n, ast.Name)]
     sections = Scale.model_fields
+    found |= {("train", "lags") for c in found if c[0] == "lags_of"}  # a method of Scale
     return {".".join(c) for c in found if c[0] in sections}
 
 
@@ -385,7 +388,7 @@ def test_every_exception_is_still_read():
 
 def test_what_is_read_is_found():
     assert "seeds" in parameters_read("notebooks/nfpo/training.ipynb")
-    assert {"recipes.nfpo.parameters", "dynamics.horizons"} <= parameters_read(
+    assert {"recipes.nfpo.parameters", "dynamics.segment"} <= parameters_read(
         "notebooks/nfpo/dynamics.ipynb"
     )
     assert "problems" in parameters_read("notebooks/01_problems.ipynb")

@@ -121,6 +121,9 @@ class Train(_Section):
     eval_problems: Positive
     checkpoint_every: Positive
     records_per_step: Count  # responses per rollout batch whose tokens are kept for the dynamics
+    #: Log-probs again by the trainer at the start of a step: in place of the sampler's in every ratio, or in
+    #: the trace alone. A recipe says it.
+    recompute: Literal["none", "all", "trace"] = "none"
 
     @model_validator(mode="after")
     def _divides(self) -> Train:
@@ -157,6 +160,13 @@ class Recipe(_Section):
     @property
     def parameters(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
+
+
+class Ablations(_Section):
+    """Arms that differ from others in one thing, trained at one lag alone."""
+
+    arms: tuple[str, ...]
+    lag: Count
 
 
 class Evaluate(_Section):
@@ -232,6 +242,7 @@ class Scale(_Section):
     warmup: WarmUp
     train: Train
     recipes: dict[str, Recipe]
+    ablations: Ablations
     evaluate: Evaluate
     theory: Theory
     dynamics: Dynamics
@@ -252,17 +263,29 @@ class Scale(_Section):
 
     @model_validator(mode="after")
     def _arms_exist(self) -> Scale:
-        missing = [arm for arm in self.arms if arm not in self.recipes]
-        if missing:
+        every = (*self.arms, *self.ablations.arms)
+        if missing := [arm for arm in every if arm not in self.recipes]:
             raise ValueError(f"arms {missing} have no recipe; recipes are {sorted(self.recipes)}")
+        if twice := set(self.arms) & set(self.ablations.arms):
+            raise ValueError(f"ablations.arms={sorted(twice)} are in arms already; an arm is in one of them")
+        if self.ablations.lag not in self.train.lags:
+            raise ValueError(
+                f"ablations.lag={self.ablations.lag} must be one of train.lags={list(self.train.lags)}: "
+                "ablations are compared with the arms there"
+            )
         if self.surrogate.recipe not in self.arms:
             raise ValueError(
                 f"surrogate.recipe={self.surrogate.recipe!r} is not one of arms={list(self.arms)}"
             )
-        for name, values in (("seeds", self.seeds), ("arms", self.arms)):
+        named = {"seeds": self.seeds, "arms": self.arms, "ablations.arms": self.ablations.arms}
+        for name, values in named.items():
             if not values or len(set(values)) != len(values):
                 raise ValueError(f"{name}={list(values)} must name at least one, and each once")
         return self
+
+    def lags_of(self, arm: str) -> tuple[int, ...]:
+        """Lags at which an arm is trained."""
+        return (self.ablations.lag,) if arm in self.ablations.arms else self.train.lags
 
 
 def load_yaml(path: str | Path) -> Any:

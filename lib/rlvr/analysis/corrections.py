@@ -171,7 +171,7 @@ def horizon_frame(
     for horizon in horizons:
         found: dict[str, Estimate] = {}
         for kind in ("raw", "clipped"):
-            by_step = _variance_by_step(data, moments[horizon][kind])
+            by_step = variance_by_step(data, moments[horizon][kind])
             found[f"trace_variance_{kind}"] = _median(by_step, data.seeds, resamples, confidence)
         weights = traced_ratio(data.log_ratio, data.mask, horizon, **clips)
         found["switch"] = estimate(data, switch_frequency(weights, data.mask), resamples, confidence)
@@ -185,7 +185,7 @@ def horizon_frame(
     return with_ends(pd.DataFrame(rows))
 
 
-def _variance_by_step(data: Pool, moments) -> list[np.ndarray]:
+def variance_by_step(data: Pool, moments) -> list[np.ndarray]:
     """Per seed, the variance of the trace within each step."""
     frame = pd.DataFrame(
         {"seed": data.seed, "step": data.step, "n": moments.count, "a": moments.first, "b": moments.second}

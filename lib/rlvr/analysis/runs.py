@@ -40,7 +40,7 @@ def load_metrics(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
     frames = []
     for arm in arms:
         for seed in scale.seeds:
-            for lag in scale.train.lags:
+            for lag in scale.lags_of(arm):
                 frame = pd.read_parquet(_complete(run_folder(scale, arm, seed, lag)) / "metrics.parquet")
                 after = frame.pop("val_pass1_after").iloc[-1]
                 frame = pd.concat([frame, pd.DataFrame([{"step": len(frame), "val_pass1": after}])])
@@ -83,7 +83,7 @@ def token_counts(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
     """Tokens generated and trained and responses verified, summed over seeds, by arm and lag."""
     rows = []
     for arm in arms:
-        for lag in scale.train.lags:
+        for lag in scale.lags_of(arm):
             runs = [
                 read_json(_complete(run_folder(scale, arm, s, lag)) / "summary.json") for s in scale.seeds
             ]

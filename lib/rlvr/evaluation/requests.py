@@ -124,7 +124,7 @@ def evaluation_of_arm(scale: Scale, arm: str) -> Evaluation:
                 {"arm": arm, "seed": seed, "lag": lag},
             )
             for seed in scale.seeds
-            for lag in scale.train.lags
+            for lag in scale.lags_of(arm)
         ]
     sampling = SamplingConfig(
         max_tokens=scale.train.max_new_tokens,

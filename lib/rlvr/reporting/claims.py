@@ -28,8 +28,8 @@ class DeclaredTest:
     Attributes:
         id: claim of the registry.
         test: what the report prints; ``{margin}`` and ``{confidence}`` come from the scale's report section.
-        parts: name -> the threshold its interval must meet: a keyword of :func:`judge`, and a number or
-            ``"-margin"``.
+        parts: name -> the threshold its interval must meet: a keyword of :func:`judge`, and a number,
+            ``"-margin"`` or ``"margin"``.
         caveat: printed with every verdict.
         statement: what the verdict is about, where that is less than the registry's whole claim.
     """
@@ -52,6 +52,22 @@ def _flow(text: str) -> str:
 # The end token is left out: nothing follows it, so its trace is an empty product and its difference 0 by
 # definition.
 TOKEN_CLASSES = ("digit", "operator", "separator")
+# Ablations are trained and compared with stale rollouts alone: without lag the ratios hardly leave 1, and
+# what corrects them can hardly matter.
+ABLATION = """
+    Final held-out pass@1 of policies trained on stale rollouts (the lag of the scale's ablations), paired by
+    seed and problem: mean over seeds with a {confidence:.0%} Student t interval.
+"""
+ABLATION_CAVEAT = """
+    With rollouts several steps old; the paper's are of the same step, where at this scale the arms cannot be
+    told apart.
+"""
+HORIZON_PARTS = {
+    **{f"N={n} - N=1": ("above", 0.0) for n in (2, 4, 8, 16)},
+    "N=4 - N=16": ("above", 0.0),
+    "trace variance, N=16 - N=2": ("above", 0.0),
+    "switch frequency, N=1 - N=16": ("above", 0.0),
+}
 
 DECLARED = _declared(
     DeclaredTest(
@@ -115,6 +131,63 @@ DECLARED = _declared(
         """,
     ),
     DeclaredTest(
+        id="nfpo-c5",
+        test=ABLATION
+        + """
+            N = 1 is DPPO-TV; 'an intermediate N is best' means N = 4, the paper's, against the largest, 16.
+            Variance (median over steps, clipped trace) and switch frequency: of the same records of NFPO, per
+            seed. Supported if every difference lies above 0, contradicted if one lies below, else open.
+        """,
+        parts=HORIZON_PARTS,
+        caveat=ABLATION_CAVEAT + "No response is longer than 48 tokens: N = 16 is a third of one.",
+    ),
+    DeclaredTest(
+        id="nfpo-c6",
+        test=ABLATION
+        + """
+            Each trace clip range minus DPPO-TV. Supported if all three lie above 0, contradicted if one lies
+            below, else open.
+        """,
+        parts={f"{r} - DPPO-TV": ("above", 0.0) for r in ("[0.6, 1.2]", "[0.8, 1.2]", "[0.8, 1.4]")},
+        caveat=ABLATION_CAVEAT,
+    ),
+    DeclaredTest(
+        id="nfpo-c7",
+        test=ABLATION
+        + """
+            'Slightly worse' means that NFPO minus NFPO with all ratios against recomputed log-probs lies above
+            0; 'changes little' that NFPO without the ratio clip minus NFPO lies within {margin:g} of 0 on
+            both sides. Supported if all hold, contradicted if one is excluded, else open.
+        """,
+        parts={
+            "NFPO - recomputed": ("above", 0.0),
+            "no ratio clip - NFPO, low end": ("at_least", "-margin"),
+            "no ratio clip - NFPO, high end": ("at_most", "margin"),
+        },
+        caveat=ABLATION_CAVEAT
+        + """
+            Sampler and trainer of the local engine agree to rounding, so that what recomputing changes here
+            is the age of the rollout policy, which it ignores; in the paper it is the difference of two
+            engines.
+        """,
+    ),
+    DeclaredTest(
+        id="nfpo-c8",
+        test=ABLATION
+        + """
+            NFPO, whose mask is TV, minus NFPO with each other mask. Supported if all three lie above 0,
+            contradicted if one lies below, else open.
+        """,
+        parts={f"TV - {m}": ("above", 0.0) for m in ("KL", "PPO clip", "IcePop")},
+        caveat=ABLATION_CAVEAT,
+    ),
+    DeclaredTest(
+        id="nfpo-c9",
+        test=ABLATION + "NFPO minus FIPO. Supported above 0, contradicted below, else open.",
+        parts={"NFPO - FIPO": ("above", 0.0)},
+        caveat=ABLATION_CAVEAT + "FIPO with the settings of its own release's text; they were not tuned here.",
+    ),
+    DeclaredTest(
         id="nfpo-c10",
         test="""
             Error divided by its bound, for Proposition 1 and the truncation bound of Theorem 1 at every
@@ -161,7 +234,8 @@ def decide(
     test = DECLARED[id]
     if set(estimates) != set(test.parts):
         raise ValueError(f"{id}: estimates={sorted(estimates)}: the test needs exactly {sorted(test.parts)}")
-    thresholds = {name: (kind, -margin if at == "-margin" else at) for name, (kind, at) in test.parts.items()}
+    named = {"-margin": -margin, "margin": margin}
+    thresholds = {name: (kind, named.get(at, at)) for name, (kind, at) in test.parts.items()}
     verdicts = {name: judge(estimates[name], **{kind: at}) for name, (kind, at) in thresholds.items()}
     name = min(verdicts, key=lambda n: (_rank(verdicts[n]), _room(estimates[n], *thresholds[n])))
     deciding = estimates[name]

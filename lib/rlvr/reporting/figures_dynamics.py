@@ -22,7 +22,16 @@ from rlvr.reporting.drawing import (
     note,
     series,
 )
-from rlvr.reporting.style import INK, MUTED, OBJECTIVE_COLOURS, RATIO_COLOURS, WIDTH, objective_colour
+from rlvr.reporting.style import (
+    INK,
+    MUTED,
+    OBJECTIVE_COLOURS,
+    OBJECTIVE_MARKERS,
+    RATIO_COLOURS,
+    WIDTH,
+    objective_colour,
+    objective_label,
+)
 
 TRACED = RATIO_COLOURS["traced"]
 RATIO_NAMES = {"rho": "ratio ρ", "traced": "ρ × trace"}
@@ -129,7 +138,7 @@ def _token_ticks(ax, segment) -> None:
         label.set(rotation=90 if len(token) > 1 else 0, fontfamily="DejaVu Sans Mono")
 
 
-def horizon_figure(frame: pd.DataFrame) -> Figure:
+def horizon_figure(frame: pd.DataFrame, first: str | None = None) -> Figure:
     """Trace variance, switch frequency and accuracy over the horizon N (nfpo-fig4).
 
     Args:
@@ -137,9 +146,10 @@ def horizon_figure(frame: pd.DataFrame) -> Figure:
             ``trace_variance_raw`` and ``trace_variance_clipped`` (median over training steps of the batch
             variance; the raw one is heavy-tailed), ``switch`` and ``switch_independent`` (shares 0..1), and
             ``pass1`` (accuracy of a policy trained at each N). Without rows of ``pass1`` its panel says so.
+        first: the arm that N = 1 is, drawn as itself in the panel of ``pass1``; None: as the others.
 
     Raises:
-        ValueError: missing columns or quantities, no rows.
+        ValueError: missing columns or quantities, no rows; ``first`` without ``pass1`` at N = 1.
     """
     frame = need_measured(frame, ["horizon", "quantity"], "horizon frame")
     parts = {q: f for q, f in frame.groupby("quantity")}
@@ -148,6 +158,8 @@ def horizon_figure(frame: pd.DataFrame) -> Figure:
         raise ValueError(
             f"horizon frame: quantities {sorted(missing)} are missing; there are {sorted(parts)}"
         )
+    if first is not None and 1 not in set(parts.get("pass1", frame.iloc[:0])["horizon"]):
+        raise ValueError(f"first={first!r}: horizon frame has no pass1 at horizon 1")
     fig, (left, middle, right) = plt.subplots(1, 3, figsize=(WIDTH, 3.1))
 
     series(left, parts["trace_variance_raw"], "horizon", MUTED, "s")
@@ -180,9 +192,22 @@ def horizon_figure(frame: pd.DataFrame) -> Figure:
         right.set_title("Accuracy by N")
         right.set_ylabel("pass@1")
         horizon_axis(right, horizons)
+        if first is not None:
+            _name_first(right, parts["pass1"], first)
+            fig.align_xlabels()
     else:
         blank(right, "Accuracy by N", "not run")
     return fig
+
+
+def _name_first(ax: Axes, rows: pd.DataFrame, first: str) -> None:
+    """N = 1 as the arm that it is: its mark, its level as a line, its name below the axis."""
+    row, colour = rows[rows["horizon"] == 1].iloc[0], objective_colour(first)
+    interval(ax, 1, row["value"], row["low"], row["high"], colour, OBJECTIVE_MARKERS.get(first, "o"))
+    ax.axhline(row["value"], color=colour, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    ticks = [int(tick) for tick in ax.get_xticks()]
+    ax.set_xticks(ticks, [f"1\n{objective_label(first)}" if tick == 1 else str(tick) for tick in ticks])
+    ax.get_xticklabels()[ticks.index(1)].set_color(colour)
 
 
 def _name_pair(ax, parts, *curves) -> None:

@@ -40,15 +40,28 @@ OBJECTIVE_COLOURS = MappingProxyType(
         "nfpo": "#D55E00",
         "uncorrected": "#CC79A7",
         "base": "#5f6b7a",
-        # held for the objectives that come later
         "gspo": "#56B4E9",
         "dapo": "#E69F00",
         "dppo_kl": "#44AA99",
-        "fipo": "#882255",
+        "fipo": "#C2185B",
         "icepop": "#999933",
         "ibpo": "#AA4499",
         "mpo": "#8C6D31",
         "ppo": "#6F63BB",
+        # NFPO's ablations: contrast of 3 or more on a light and on a dark page. So many hues cannot all be
+        # told apart by everyone: a figure names each arm beside its mark.
+        "nfpo_n2": "#D77A6A",
+        "nfpo_n8": "#A64B12",
+        "nfpo_n16": "#96566A",
+        "nfpo_trace_06_12": "#7495C0",
+        "nfpo_trace_08_12": "#5468B0",
+        "nfpo_recompute": "#7560B5",
+        "nfpo_recompute_trace": "#A583C9",
+        "nfpo_no_ratio_clip": "#4A87A3",
+        "nfpo_kl": "#2F80A0",
+        "nfpo_clip": "#7377D6",
+        "nfpo_band": "#A07850",
+        "nfpo_release": "#5C5CC0",
     }
 )
 
@@ -67,13 +80,33 @@ OBJECTIVE_LABELS = MappingProxyType(
         "ibpo": "IBPO",
         "mpo": "MPO",
         "ppo": "PPO",
+        "nfpo_n2": "NFPO, N=2",
+        "nfpo_n8": "NFPO, N=8",
+        "nfpo_n16": "NFPO, N=16",
+        "nfpo_trace_06_12": "trace in [0.6, 1.2]",
+        "nfpo_trace_08_12": "trace in [0.8, 1.2]",
+        "nfpo_recompute": "all ratios recomputed",
+        "nfpo_recompute_trace": "trace recomputed",
+        "nfpo_no_ratio_clip": "no ratio clip",
+        "nfpo_kl": "KL mask",
+        "nfpo_clip": "PPO-clip mask",
+        "nfpo_band": "IcePop band",
+        "nfpo_release": "NFPO, release preset",
     }
 )
 
 #: A second mark beside colour, so that a grey print still tells the objectives apart.
-OBJECTIVE_MARKERS = MappingProxyType({"grpo": "o", "dppo_tv": "s", "nfpo": "D", "uncorrected": "X"})
+OBJECTIVE_MARKERS = MappingProxyType(
+    {"grpo": "o", "dppo_tv": "s", "nfpo": "D", "uncorrected": "X", "fipo": "^"}
+)
 OBJECTIVE_DASHES = MappingProxyType(
-    {"grpo": "-", "dppo_tv": (0, (5, 1.2)), "nfpo": "-", "uncorrected": (0, (1.5, 1.2))}
+    {
+        "grpo": "-",
+        "dppo_tv": (0, (5, 1.2)),
+        "nfpo": "-",
+        "uncorrected": (0, (1.5, 1.2)),
+        "fipo": (0, (4, 1, 1, 1)),
+    }
 )
 
 #: Two quantities that appear side by side in the dynamics figures.

@@ -48,6 +48,8 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
     if arm not in scale.recipes:
         raise ValueError(f"arm={arm!r} has no recipe; recipes are {sorted(scale.recipes)}")
     train, parameters = resolve(scale.train, scale.recipes[arm])
+    if train.recompute == "trace":
+        raise ValueError("recompute='trace': verl hands a policy loss one kind of old log-probs; allowed is all")
     if train.lags != (0,):
         raise ValueError(
             f"train.lags={list(train.lags)}: engine verl samples from the present policy; allowed is [0]"
@@ -91,7 +93,7 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
             grad_clip=train.grad_clip,
             loss_agg_mode=train.loss_agg_mode,
             divide_by_std=train.advantage_std != "none",
-            recompute=False,
+            recompute=train.recompute == "all",
             kl_coef=0.0,
             entropy_coef=0.0,
             # a mini-batch in one piece: metrics that are means over tokens then are those of the mini-batch

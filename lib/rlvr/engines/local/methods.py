@@ -17,6 +17,9 @@ from rlvr.registry import Objective, suggest
 #: decision), and GRPO is run with either mean.
 SHARED_AGGREGATION = frozenset({"grpo", "dppo_tv", "dppo_kl", "icepop", "nfpo", "uncorrected"})
 
+#: Settings of ``train`` that a recipe may name.
+OWN = ("loss_agg_mode", "advantage_std", "recompute")
+
 
 def method_settings(objective: Objective) -> dict[str, Any]:
     """Settings of ``train`` that the method itself decides."""
@@ -31,8 +34,8 @@ def method_settings(objective: Objective) -> dict[str, Any]:
 def resolve(train: Train, recipe: Recipe) -> tuple[Train, dict[str, Any]]:
     """(the shared settings as this recipe trains with them, the objective's own parameters).
 
-    A recipe may name ``loss_agg_mode`` and ``advantage_std`` itself; that wins over the method's, and the
-    method's over ``train``. The L of ``seq-mean-token-sum-norm`` is always ``max_new_tokens``: a constant,
+    A recipe may name those of :data:`OWN` itself; that wins over the method's, and the method's over
+    ``train``. The L of ``seq-mean-token-sum-norm`` is always ``max_new_tokens``: a constant,
     not the width of the minibatch.
 
     Raises:
@@ -50,12 +53,12 @@ def resolve(train: Train, recipe: Recipe) -> tuple[Train, dict[str, Any]]:
             "make; with group relative ones it is 'grpo' (clip_high sets its clip)"
         )
     settings = method_settings(objective)
-    settings |= {
-        name: parameters.pop(name) for name in ("loss_agg_mode", "advantage_std") if name in parameters
-    }
+    settings |= {name: parameters.pop(name) for name in OWN if name in parameters}
+    if settings.get("recompute") == "trace" and "rollout_log_prob" not in objective.tensors:
+        raise ValueError(f"recompute='trace': {objective.name} has no trace; allowed are none and all")
     for name in parameters:
         if name not in objective.parameters:
-            allowed = (*objective.parameters, "loss_agg_mode", "advantage_std")
+            allowed = (*objective.parameters, *OWN)
             raise ValueError(f"{objective.name} has no parameter {suggest(name, allowed)}")
     if all(getattr(train, name) == value for name, value in settings.items()):
         return train, parameters

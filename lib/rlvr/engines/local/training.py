@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from rlvr.engines.local.rollout import (
     training_problems,
     validation_problems,
 )
-from rlvr.engines.local.update import MiniBatch, Updater, minibatches
+from rlvr.engines.local.update import MiniBatch, Updater, minibatches, response_log_prob
 from rlvr.problems.tokenizer import Codec
 from rlvr.ratios import forward_trace, token_ratio
 from rlvr.storage import atomic_dir, fingerprint, write_json
@@ -80,7 +80,7 @@ def jobs_of(scale: Scale, arm: str, seed: int) -> list[Job]:
     trace |= {k: v for k, v in parameters.items() if k in ("horizon", "trace_clip", "ratio_clip")}
     return [
         Job(arm, recipe.objective, parameters, lag, seed, settings, scale.problems, trace)
-        for lag in settings.lags
+        for lag in scale.lags_of(arm)
     ]
 
 
@@ -179,7 +179,8 @@ class _Run:
         if index == 0 or index % config.eval_every == 0:
             row["val_pass1"] = self._validate()
         updates, kept = [], []
-        for number, batch in enumerate(minibatches(rollout, config.minibatches)):
+        batches = [self._recomputed(batch) for batch in minibatches(rollout, config.minibatches)]
+        for number, batch in enumerate(batches):
             values, log_prob, slope = self.updater.step(batch)
             if number == 0 and (index == 0 or job.lag == 0):
                 self._gate(batch, log_prob)
@@ -198,6 +199,17 @@ class _Run:
         if self.done == config.steps:
             row["val_pass1_after"] = self._validate()
         self.metrics.append(row)
+
+    def _recomputed(self, batch: MiniBatch) -> MiniBatch:
+        """The trainer's log-probs before the step's first update in place of the sampler's, if wanted."""
+        how, old = self.job.train.recompute, batch.old_log_prob
+        if how == "none":
+            return batch
+        with torch.no_grad():
+            new, _ = response_log_prob(
+                self.updater.theta, self.policy.shape, batch.packed, self.job.train.temperature
+            )
+        return replace(batch, old_log_prob=new, rollout_log_prob=old if how == "trace" else None)
 
     def _describe(self, rollout: Rollout) -> dict[str, float]:
         samples = rollout.samples

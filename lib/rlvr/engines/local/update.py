@@ -22,6 +22,8 @@ class MiniBatch:
     old_log_prob: Tensor
     advantages: Tensor  # [B]
     first_row: int  # row of the rollout that row 0 is
+    #: The sampler's, where ``old_log_prob`` was recomputed for the trace alone.
+    rollout_log_prob: Tensor | None = None
 
 
 def minibatches(rollout: Rollout, count: int) -> list[MiniBatch]:
@@ -93,7 +95,9 @@ class Updater:
         """
         log_prob, entropy = response_log_prob(self.theta, self.shape, batch.packed, self.temperature)
         leaf = log_prob.detach().requires_grad_()
-        loss, metrics = self.loss(leaf, batch.old_log_prob, batch.advantages, batch.packed.response_mask)
+        more = {} if batch.rollout_log_prob is None else {"rollout_log_prob": batch.rollout_log_prob}
+        mask = batch.packed.response_mask
+        loss, metrics = self.loss(leaf, batch.old_log_prob, batch.advantages, mask, **more)
         (slope,) = torch.autograd.grad(loss, leaf)
         (gradient,) = torch.autograd.grad(log_prob, self.theta, slope)
         norm = torch.linalg.vector_norm(gradient)
