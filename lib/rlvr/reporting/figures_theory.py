@@ -1,4 +1,4 @@
-"""Figures of NFPO's theory: how the trace reweights a token, and bias against variance on the token MDP."""
+"""Figures of NFPO's theory: how the trace reweights a token; bias, variance and bounds on the token MDP."""
 
 from __future__ import annotations
 
@@ -126,4 +126,92 @@ def figure_token_mdp(profiles: Mapping[str, pd.DataFrame]) -> Figure:
     for ax in (left, right):
         ax.set_xlim(0.7, profile.index[-1] + 0.3)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return fig
+
+
+def figure_bounds(checks: pd.DataFrame, largest_gain: float) -> Figure:
+    """The truncation gap of Theorem 1 beside its bounds, over ``N = 1..T-1``, on a logarithmic axis.
+
+    Args:
+        checks: from :func:`rlvr.analysis.bounds.check_bounds`.
+        largest_gain: what ``J(pi) - J(mu)`` cannot exceed; a bound above it says nothing.
+    """
+    use_style()
+    inner = checks[checks["bound"] > 0]
+    fig, ax = plt.subplots(figsize=(0.72 * WIDTH, 3.2))
+    lines = {
+        "bound": ("stated bound", INK, "-", "o"),
+        "refined": ("refined, by the range of R", INK, "--", "o"),
+        "worst_gap": ("gap, worst reward", RATIO_COLOURS["rho"], "-", "s"),
+        "gap": ("actual gap", RATIO_COLOURS["traced"], "-", "D"),
+    }
+    for column, (name, colour, line, marker) in lines.items():
+        ax.plot(inner.index, inner[column], line, color=colour, marker=marker, label=name)
+    ax.axhline(largest_gain, color=MUTED, linestyle=":", label=f"largest gain there can be, {largest_gain:g}")
+    top = 1.6 * inner["bound"].max()
+    ax.axhspan(largest_gain, max(top, largest_gain), color=GRID, alpha=0.5, linewidth=0)
+    ax.set_yscale("log")
+    ax.set(
+        title=r"$|J(\pi)-J(\mu)-L^{(N)}|$ and its bounds",
+        xlabel="trace horizon N",
+        ylabel="reward, log scale",
+    )
+    ax.set_ylim(top=max(top, largest_gain))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return fig
+
+
+def figure_lengths(
+    panels: Mapping[str, Mapping[int, pd.Series]], label: str, neutral: float, log: bool = False
+) -> Figure:
+    """A quantity over N, a line per pattern length, in panels that share their axis.
+
+    Args:
+        panels: title -> length of the pattern -> the quantity by N.
+        label: of the axis.
+        neutral: where a line is drawn across.
+        log: a logarithmic axis.
+    """
+    use_style()
+    width = WIDTH * min(1, 0.28 + 0.27 * len(panels))
+    fig, axes = plt.subplots(1, len(panels), figsize=(width, 3.2), squeeze=False, sharey=True)
+    for ax, (title, lines) in zip(axes[0], panels.items(), strict=True):
+        ax.axhline(neutral, color=MUTED, linewidth=0.9)
+        colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(lines)))
+        for colour, (length, values) in zip(colours, lines.items(), strict=True):
+            ax.plot(values.index, values, "o-", color=colour, markersize=3.5, label=str(length))
+        ax.set(title=title, xlabel="trace horizon N", yscale="log" if log else "linear")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0, 0].set_ylabel(label)
+    if log:
+        axes[0, 0].yaxis.set_major_formatter("{x:g}")
+    legend = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "title_fontsize": 8.5}
+    axes[0, -1].legend(title="length of\nthe pattern", **legend)
+    return fig
+
+
+def figure_gradient_bias(frames: Mapping[float, pd.DataFrame]) -> Figure:
+    """Bias of the mean gradient over N, its trace constant or differentiated; a panel per target policy.
+
+    Args:
+        frames: alpha of pi -> :func:`rlvr.analysis.surrogate_gradient.gradient_bias`.
+    """
+    use_style()
+    fig, axes = plt.subplots(1, len(frames), figsize=(WIDTH, 3.0), squeeze=False)
+    for ax, (alpha, frame) in zip(axes[0], frames.items(), strict=True):
+        ax.plot(frame.index, frame["constant"], "o-", color=RATIO_COLOURS["traced"], label="constant trace")
+        ax.plot(
+            frame.index,
+            frame["differentiated"],
+            "s--",
+            color=RATIO_COLOURS["rho"],
+            label="differentiated trace",
+        )
+        ax.set(
+            title=rf"$\alpha_\pi$ = {alpha:g}", xlabel="trace horizon N", ylabel=r"bias, in $|\nabla J(\pi)|$"
+        )
+        ax.set_ylim(bottom=0)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0, 0].legend(loc="best")
     return fig
