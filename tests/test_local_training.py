@@ -257,3 +257,42 @@ def test_derived_seeds_do_not_coincide():
     parts = [(3,), (3, 0), (3, 0, 0), (0, 3), (1, 0), (0,), (0, 0)]
     seeds = {derive_seed(*p) for p in parts}
     assert len(seeds) == len(parts) and all(0 <= s < 2**63 for s in seeds)
+
+
+def records_of(base, tmp_path, name, **changes):
+    train(base, job(lag=1, records_per_step=8, **changes), tmp_path / name, tmp_path / f"scratch-{name}")
+    frame = pd.read_parquet(tmp_path / name / "records.parquet")
+    return frame[(frame["step"] > 0) & (frame["minibatch"] == 0)]  # stale rollouts, before any update
+
+
+def test_recomputed_log_probs_are_those_of_the_step_s_start(base, tmp_path):
+    """Of stale rollouts, before a step's first update: every ratio is 1 against them, none is without."""
+    stale = records_of(base, tmp_path, "stale")
+    assert (stale["rho"] - 1).abs().max() > 1e-3
+    everything = records_of(base, tmp_path, "all", recompute="all")
+    assert (everything["rho"] - 1).abs().max() < 1e-5 and (everything["trace"] - 1).abs().max() < 1e-5
+
+
+def test_recomputed_for_the_trace_alone(base, tmp_path):
+    """The ratio stays the sampler's; the trace is of the recomputed ones."""
+    only_trace = records_of(base, tmp_path, "trace", recompute="trace")
+    assert (only_trace["rho"] - 1).abs().max() > 1e-3
+    assert (only_trace["trace"] - 1).abs().max() < 1e-5
+
+
+def test_the_loss_gets_both_kinds_of_log_probs():
+    given = {}
+
+    def loss(log_prob, old_log_prob, advantages, mask, **more):
+        given.update(more, old=old_log_prob)
+        return (log_prob * mask).sum(), {"kl": torch.zeros(())}
+
+    policy = random_policy()
+    tokens, lengths = torch.randint(2, 20, (4, 5)), torch.tensor([5, 3, 4, 5])
+    packed = pack([[5, 6, 7]], tokens, lengths, 4)
+    updater = Updater(policy.theta, policy.shape, loss, 1e-3, (0.9, 0.95), 0.0, 1.0, 1.0)
+    old, rollout = torch.full((4, 5), -1.0), torch.full((4, 5), -2.0)
+    updater.step(MiniBatch(packed, old, torch.ones(4), 0))
+    assert "rollout_log_prob" not in given
+    updater.step(MiniBatch(packed, old, torch.ones(4), 0, rollout))
+    assert given["rollout_log_prob"] is rollout and given["old"] is old

@@ -144,3 +144,13 @@ def test_every_objective_is_of_one_kind():
         "loss_agg_mode": "seq-mean-token-sum-norm",
         "advantage_std": "none",
     }
+
+
+def test_recomputed_log_probs_are_a_recipe_s_own():
+    (job, *_) = jobs_of(with_recipe("nfpo", recompute="trace"), "new", 0)
+    assert job.train.recompute == "trace" and "recompute" not in job.parameters
+    assert jobs_of(with_recipe("grpo", recompute="all"), "new", 0)[0].train.recompute == "all"
+    with pytest.raises(ValueError, match="recompute='trace': grpo has no trace; allowed are none and all"):
+        jobs_of(with_recipe("grpo", recompute="trace"), "new", 0)
+    with pytest.raises(ValueError, match="recompute"):
+        jobs_of(with_recipe("nfpo", recompute="some"), "new", 0)

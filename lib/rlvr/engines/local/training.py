@@ -247,14 +247,15 @@ class _Run:
         packed, rows = batch.packed, len(log_prob)
         chosen = torch.arange(count) * rows // count
         mask, old = packed.response_mask, batch.old_log_prob
-        rho = token_ratio(log_prob, old, mask)
+        mu = old if batch.rollout_log_prob is None else batch.rollout_log_prob  # of the ratio itself
+        rho = token_ratio(log_prob, mu, mask)
         trace = forward_trace(log_prob - old, mask, **self.job.trace)
         tokens = packed.pad(packed.targets.to(torch.float64)).to(torch.int16)
         advantages = batch.advantages[:, None].expand_as(rho)
         columns = {
             "token": tokens,
             "log_prob": log_prob,
-            "old_log_prob": old,
+            "old_log_prob": mu,
             "rho": rho,
             "trace": trace,
             "advantage": advantages,
