@@ -32,7 +32,7 @@ GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.y
 .PHONY: help env env-pretrained env-verl env-vllm env-cluster repro test lint unit test-verl test-vllm test-cluster graph lab notebooks bench clean
 
 help: ## what can be made
-	@echo "make TARGET [SCALE=laptop|smoke|pretrained|cluster]"
+	@echo "make TARGET [SCALE=laptop|smoke|pretrained|cluster]; make plan SCALE=paper|one_gpu"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(READY) ## the environment in .venv (pip, pinned by constraints.txt)
@@ -92,7 +92,7 @@ $(READY_CLUSTER): pyproject.toml constraints-cluster.txt pipelines/vllm_shim.py
 # Scale `cluster` trains by verl: its notebooks run in the environment of its jobs.
 repro: export PATH := $(if $(filter cluster,$(SCALE)),$(BIN_CLUSTER):)$(PATH)
 repro: $(if $(filter cluster,$(SCALE)),$(READY_CLUSTER),$(READY)) $(if $(filter pretrained,$(SCALE)),$(READY_PRETRAINED)) ## run the graph at SCALE and say where the results are
-	@test -f $(GRAPH) || { echo "SCALE=$(SCALE) does not exist; scales: laptop $$(ls pipelines/scales/*/dvc.yaml | cut -d/ -f3 | tr '\n' ' ')(make plan takes paper and one_gpu)"; exit 2; }
+	@test -f $(GRAPH) || { echo "SCALE=$(SCALE) does not exist; scales: laptop $$(ls pipelines/scales/*/dvc.yaml | cut -d/ -f3 | tr '\n' ' ')"; exit 2; }
 	@python -m pipelines.summary --start $(SCALE)
 	@dvc repro $(GRAPH)
 	@python -m pipelines.summary $(SCALE)
@@ -141,5 +141,12 @@ bench: $(READY) $(READY_VERL) ## speed against transformers' generate, TRL, verl
 plan: $(READY) ## what the verl jobs of SCALE=paper|one_gpu cost, before anything is launched
 	@python -m pipelines.plan $(SCALE)
 
-clean: ## remove what runs left (not the environment, not the reports)
-	rm -rf runs .work
+# Checkpoints of experiments are worth GPU-hours: whoever wants them gone removes them by name.
+clean: ## remove what runs left (not the environments, the reports, the trainings of paper and one_gpu)
+	@for folder in runs/*; do test -e pipelines/scales/$$(basename $$folder)/experiments.yaml || rm -rf $$folder; done
+	@rm -rf .work; rmdir runs 2> /dev/null || true
+	@echo "left: $$(ls -d reports .dvc/cache runs/* .venv* 2> /dev/null | tr '\n' ' ')(make clean-environments removes $(VENV_VERL) $(VENV_VLLM) $(VENV_CLUSTER))"
+
+.PHONY: clean-environments
+clean-environments: ## remove .venv-verl, .venv-vllm and .venv-cluster; `make` makes them again where they are needed
+	rm -rf $(VENV_VERL) $(VENV_VLLM) $(VENV_CLUSTER)

@@ -17,7 +17,7 @@ import nbformat
 import rlvr
 from pipelines.lint import structure
 from pipelines.parameters import declared, resolve
-from rlvr.config import load_scale
+from rlvr.config import load_scale, load_yaml
 from rlvr.notebook import repository_root
 from rlvr.storage import fingerprint
 
@@ -117,7 +117,7 @@ def check(request: Request) -> Plan:
     try:
         values = resolve(parameters, request.given, notebook=title)
         if "params_file" in values:
-            load_scale(root / values["params_file"])
+            load_parameters(root / values["params_file"])
     except (ValueError, FileNotFoundError) as error:
         raise BadInput(str(error)) from None
 
@@ -173,3 +173,14 @@ def _fingerprint(root: Path, notebook: Path, values: dict[str, Any], deps: Seque
     cells = [[cell.cell_type, cell.source] for cell in source.cells if cell.cell_type == "code"]
     files = [Path(rlvr.__file__).parent, *named, *_existing(root, deps)]
     return fingerprint({"cells": cells, "values": values, "versions": versions}, *files)
+
+
+def load_parameters(path: Path) -> None:
+    """Read and check a scale file, or a file of experiments, which has settings in place of sections."""
+    raw = load_yaml(path) if path.is_file() else None
+    if isinstance(raw, dict) and "settings" in raw:
+        from rlvr.engines.jobs.experiments import load_experiments
+
+        load_experiments(path)
+    else:
+        load_scale(path)

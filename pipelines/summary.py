@@ -4,7 +4,8 @@ python -m pipelines.summary --start laptop     # before
 python -m pipelines.summary laptop             # after
 
 A scale with an evaluation.yaml in its folder (`pretrained`) has samples and an accuracy table for a result;
-every other one a report.
+one with an experiments.yaml (`paper`, `one_gpu`) has those of each run, and starts nothing that is not
+confirmed; every other one has a report.
 """
 
 from __future__ import annotations
@@ -51,6 +52,12 @@ def check(scale: str) -> None:
     """
     if own_file(scale, "evaluation.yaml").is_file():
         announce(scale)
+        return
+    if own_file(scale, "experiments.yaml").is_file():
+        from pipelines.job_confirmation import check_whole_graph
+        from rlvr.engines.jobs.experiments import load_experiments
+
+        print(check_whole_graph(load_experiments(own_file(scale, "experiments.yaml"))), flush=True)
         return
     from rlvr.recipes import check_recipes
 
@@ -100,6 +107,19 @@ def describe_evaluation(scale: str, seconds: float | None) -> str:
     return "\n".join(lines + _took(seconds))
 
 
+def describe_experiments(scale: str, seconds: float | None) -> str:
+    """Where the runs of a scale of experiments are, and the accuracy of those that are evaluated.
+
+    Raises:
+        FileNotFoundError: no run is evaluated.
+    """
+    found = sorted((Path("runs") / scale / "evaluate").glob("*/seed*/accuracy.csv"))
+    if not found:
+        raise FileNotFoundError(f"runs/{scale}/evaluate holds no evaluated run; `make plan SCALE={scale}`")
+    lines = [f"Trainings: runs/{scale}/train; accuracy of {len(found)} evaluated runs:"]
+    return "\n".join([*lines, *(f"  {path}" for path in found), *_took(seconds)])
+
+
 def describe(scale: str, seconds: float | None) -> str:
     """What ``reports/<scale>`` holds, as text.
 
@@ -145,9 +165,10 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     started = read_json(START) if START.is_file() else {}
     seconds = time.time() - started["time"] if started.get("scale") == args.scale else None
-    is_evaluation = own_file(args.scale, "evaluation.yaml").is_file()
+    kinds = {"evaluation.yaml": describe_evaluation, "experiments.yaml": describe_experiments}
+    tell = next((kinds[name] for name in kinds if own_file(args.scale, name).is_file()), describe)
     try:
-        print("\n" + (describe_evaluation if is_evaluation else describe)(args.scale, seconds))
+        print("\n" + tell(args.scale, seconds))
     except FileNotFoundError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

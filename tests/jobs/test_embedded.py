@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from job_fixtures import save_checkpoint
 
 from rlvr.config import load_scale
+from rlvr.engines.jobs.changed import check_unchanged
 from rlvr.engines.jobs.command import data_files, overrides
 from rlvr.engines.jobs.cpu import MODE, OF_OWN_RAY, RAY, job_settings
-from rlvr.engines.jobs.embedded import experiment_of, prepare, settings
+from rlvr.engines.jobs.embedded import clear_if_other, experiment_of, prepare, settings
+from rlvr.engines.jobs.jobs import Job
 from rlvr.engines.local.policy import new_policy
 from rlvr.engines.local.rollout import derive_seed, training_problems, validation_problems
 from rlvr.engines.local.training import _PROBLEMS
@@ -102,6 +105,36 @@ def test_both_engines_train_on_the_same_problems_in_the_same_order(scale, tmp_pa
     # no prompt is longer than verl is told
     longest = max(len(codec.encode(text)) for text in asked)
     assert longest <= experiment.data.max_prompt_length
+
+
+def embedded_job(scale, root, base, seed=0):
+    experiment = experiment_of(scale, "nfpo", seed)
+    model = prepare(scale, experiment, seed, base, root)
+    words, environment, _ = job_settings(experiment, root, settings(experiment))
+    job = Job(experiment, seed, root, str(model), words, environment)
+    clear_if_other(job, base)
+    return job
+
+
+def test_a_job_of_other_settings_or_another_start_is_cleared_away(scale, tmp_path):
+    base = tmp_path / "base"
+    codec = Codec(build_tokenizer(get_task("word").words))
+
+    def save(seed):
+        new_policy(scale.model, len(codec), codec.eos_id, codec.pad_id, seed=seed).save_pretrained(base)
+        codec.save(base)
+
+    save(0)
+    job = embedded_job(scale, tmp_path, base)
+    job.state.new_attempt(str(job.folder))
+    save_checkpoint(job, scale.train.steps)
+    assert embedded_job(scale, tmp_path, base).state.done  # nothing changed
+    other = embedded_job(changed(scale, lr=1e-5), tmp_path, base)
+    assert not other.state.done and not other.state.attempts
+    check_unchanged(other)
+    save_checkpoint(other, scale.train.steps)
+    save(1)  # the same settings, from another base model
+    assert not embedded_job(changed(scale, lr=1e-5), tmp_path, base).state.done
 
 
 def test_seeds_have_files_of_their_own(scale):

@@ -104,12 +104,14 @@ class VerlTraining:
         return run_folders(out, [(seed, 0) for seed in self.experiments], self.seed)
 
     def run(self, out: str | Path, scratch: str | Path, on_progress: OnProgress | None = None) -> None:
+        from rlvr.engines.jobs.changed import check_unchanged
         from rlvr.engines.jobs.collect import collect
         from rlvr.engines.jobs.local_ray import local_ray
 
         jobs, ray = {}, {}
         for number, seed in enumerate(self.experiments):
             jobs[seed], ray = self.job(seed)
+            check_unchanged(jobs[seed])  # also one that is done
             if on_progress:
                 before, total = number * self.steps, len(self.experiments) * self.steps
                 jobs[seed].on_step = lambda done, _, before=before, total=total: on_progress(
@@ -133,7 +135,8 @@ class VerlTraining:
 
         experiment = self.experiments[seed]
         if self.scale is None:
-            return Job(experiment, seed, self.root, self.model_path), {}
+            model = str(Path(self.model_path).absolute()) if self.model_path else None
+            return Job(experiment, seed, self.root, model), {}
         base = f"runs/{self.scale.scale}/base/model"
         model = str(embedded.prepare(self.scale, experiment, seed, base, self.root).absolute())
         own = embedded.settings(experiment)
@@ -144,7 +147,9 @@ class VerlTraining:
         else:
             words = [f"{name}={hydra_value(value)}" for name, value in own.items()]
             environment, ray = {}, {}
-        return Job(experiment, seed, self.root, model, words, environment), ray
+        job = Job(experiment, seed, self.root, model, words, environment)
+        embedded.clear_if_other(job, base)
+        return job, ray
 
 
 def training_of(

@@ -76,7 +76,7 @@ def connect(address: str | None = None, token: str | None = None) -> Client:
 
 
 def submit(client: Client, patience: float = 120.0, **job: Any) -> None:
-    """``client.submit_job``; a Ray that has just started has no agent yet that takes jobs: it is asked again."""
+    """``client.submit_job``; a Ray that has just started has no agent that takes jobs: it is asked again."""
     end = time.monotonic() + patience
     while True:
         try:

@@ -6,15 +6,17 @@ advantages divided by the biased deviation.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlvr import objectives
 from rlvr.config import Scale
 from rlvr.engines.jobs.command import ACTOR, data_files
 from rlvr.engines.jobs.experiments import Experiment
+from rlvr.engines.jobs.local_ray import stop
 from rlvr.engines.jobs.policy import cluster_folder
 from rlvr.engines.jobs.rows import EMBEDDED as SOURCE
 from rlvr.engines.jobs.rows import write_dataset
@@ -33,6 +35,10 @@ from rlvr.engines.local.methods import resolve
 from rlvr.engines.local.rollout import derive_seed, training_problems, validation_problems
 from rlvr.problems import Problem, get_task
 from rlvr.problems.tokenizer import Codec, build_tokenizer
+from rlvr.storage import fingerprint, write_text
+
+if TYPE_CHECKING:
+    from rlvr.engines.jobs.jobs import Job
 
 PROBLEMS = 3  # purpose of the random stream, as in rlvr.engines.local.training
 KEPT = ("model", "optimizer", "extra")
@@ -135,6 +141,23 @@ def prepare(scale: Scale, experiment: Experiment, seed: int, base: str | Path, r
     write_dataset(train, _training_stream(scale, seed), "train")
     write_dataset(validation, validation_problems(scale.problems, scale.train.eval_problems), "validation")
     return cluster_folder(base, Path(train).parent / "model")
+
+
+def clear_if_other(job: Job, base: str | Path) -> None:
+    """Remove what a job of other settings or another base model left, as the local engine does.
+
+    Such a folder holds minutes of work; that of an experiment holds days, and is never removed.
+    """
+    identity = fingerprint({"words": job.words}, base, data_files(job.experiment, str(job.root))[0])
+    note = job.folder / "identity"
+    if note.is_file() and note.read_text() == identity:
+        return
+    if job.state.attempts or job.folder.exists():
+        stop(job.root / job.experiment.scale)  # one that still runs would write into the new folder
+        shutil.rmtree(job.folder, ignore_errors=True)
+        job.state.path.unlink(missing_ok=True)
+        job.state.values["attempts"] = []
+    write_text(note, identity)
 
 
 def _training_stream(scale: Scale, seed: int) -> list[Problem]:

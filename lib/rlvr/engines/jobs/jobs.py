@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlvr.engines.jobs import client as ray_client
+from rlvr.engines.jobs.changed import check_unchanged
 from rlvr.engines.jobs.client import ENDED, LOST, Client
 from rlvr.engines.jobs.command import ENVIRONMENT, folder, job_name, overrides
 from rlvr.engines.jobs.experiments import Experiment, GPUHours
@@ -88,6 +89,7 @@ class Job:
         Raises:
             ValueError: nothing was launched, and why. NoRay, ConnectionLost, JobFailed: as they say.
         """
+        check_unchanged(self)
         if self.state.done:
             self.say(f"done: step {self.state.reached} of {self.state.values['steps']}, {self._where()}")
             return
