@@ -69,7 +69,7 @@ def test_the_papers_numbers_agree_with_each_other():
         ("aggregation", {"train": {"loss_agg_mode": "seq-mean-token-sum"}}, "seq-mean-token-sum"),
         ("gradient clip", {"train": {"grad_clip": 0.5}}, "0.5"),
         ("AdamW betas", {"train": {"betas": [0.8, 0.9]}}, "0.8, 0.9"),
-        ("age of rollouts, steps", {"train": {"lags": [0, 3]}}, "0, 3"),
+        ("age of rollouts, steps", {"train": {"lags": [0, 3]}, "ablations": {"lag": 3}}, "0, 3"),
         (
             "training problems",
             {"problems": {"operations": [2, 5]}},
