@@ -63,7 +63,9 @@ def test_rows_are_numbered_and_named_as_the_local_engine_does():
 
 
 def test_the_engine_s_entropy_is_taken_where_there_is_one():
-    assert metrics_frame({1: values(1, **{"actor/entropy": 0.6})}, 1)["entropy"].tolist() == [0.6]
+    assert metrics_frame({1: values(1, **{"actor/token_entropy": 0.6})}, 1)["entropy"].tolist() == [0.6]
+    # verl's own, of recomputed log-probs, is aggregated as the loss is
+    assert metrics_frame({1: values(1, **{"actor/entropy": 0.2})}, 1)["entropy"].tolist() == [0.7]
 
 
 def test_a_mean_over_validation_sets_and_each_of_them():
@@ -121,6 +123,13 @@ def test_records_of_all_steps_and_ranks_with_their_trace(tmp_path):
     # by hand: exp(-0.1 + 0.25) and then exp(-1) meet at position 0 of the long one, clipped to 0.8
     first = traced[(traced["response"] == 0) & (traced["position"] == 2)]["trace"].item()
     assert first == pytest.approx(0.8)  # exp(-1) = 0.37
+
+
+def test_rows_that_several_ranks_wrote_count_once(tmp_path):
+    rows = [(0, 0, [-1.0, -1.0], [-1.0, -2.0]), (0, 3, [-1.0], [-1.5])]
+    for rank in range(4):  # ranks that share a sequence
+        write_records(tmp_path, 1, rank, rows)
+    assert len(with_trace(read_records(tmp_path, 1), {"horizon": 2})) == 3
 
 
 def test_no_records_are_none(tmp_path):

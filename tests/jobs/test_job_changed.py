@@ -81,6 +81,6 @@ def test_a_folder_of_other_settings_is_refused(tmp_path):
 
 def test_the_same_settings_go_on(tmp_path):
     begun(tmp_path)
-    job, _ = make_job(tmp_path, model_path=str(tmp_path))
+    job, _ = make_job(tmp_path, model_path="/elsewhere/Qwen3-0.6B-Base")  # where it lies does not matter
     check_unchanged(job)
     assert job.state.attempts

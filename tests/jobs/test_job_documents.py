@@ -23,6 +23,7 @@ def commands(text, start):
     """Commands that begin with ``start``, their variables filled in."""
     text = text.replace("\\\n", " ").replace('"$EXPERIMENT"', "nfpo-1.7b-nfpo")
     text = re.sub(r'"\$\{?SEED(:-0)?\}?"', "0", text)
+    text = text.replace('${MODEL:+--model "$MODEL"}', "--model DIR")
     return [
         shlex.split(found, comments=True)
         for found in re.findall(rf"(?m)(?:^|then |-- )\s*({start} [^;\n`]+)", text)

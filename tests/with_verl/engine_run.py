@@ -236,7 +236,7 @@ def run_case(worker, engine, folder, shape, batch, policy_loss, mode, scale, par
         "step_difference": (after - theta - moved).norm().item(),
         "correction_strength": metrics["correction_strength"],
         "records": record_differences(folder, batch, log_prob, slope),
-        "entropy": [sum(call["actor/entropy"].values[0] for call in calls), metrics["entropy"]],
+        "entropy": [sum(call["actor/token_entropy"].values[0] for call in calls), metrics["entropy"]],
         "grad_norm_max": out["grad_norm_max"][0],
     }
 

@@ -21,31 +21,38 @@ def chosen(*arguments):
 
 
 def test_rows_are_spread_over_the_mini_batches():
-    assert chosen([True] * 16, 4, 1, 8) == [0, 2, 4, 6, 8, 10, 12, 14]
-    assert chosen([True] * 16, 4, 1, 4) == [0, 4, 8, 12]
-    assert chosen([True] * 16, 4, 1, 1) == [0, 4, 8, 12]  # one of each mini-batch at least
-    assert chosen([True] * 16, 4, 1, 0) == []
-    assert chosen([True] * 8, 1, 1, 100) == list(range(8))
+    assert [row // 4 for row in chosen([True] * 16, 4, 1, 8, 0)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [row // 4 for row in chosen([True] * 16, 4, 1, 1, 0)] == [0, 1, 2, 3]  # one of each at least
+    assert chosen([True] * 16, 4, 1, 0, 0) == []
+    assert chosen([True] * 8, 1, 1, 100, 0) == list(range(8))
+
+
+def test_rows_are_drawn():
+    """verl's rows come by the length of their responses: taking the first ones would take the short ones."""
+    drawn = [row for seed in range(500) for row in chosen([True] * 64, 4, 2, 8, seed)]
+    assert abs(sum(drawn) / len(drawn) - 31.5) < 1
+    assert len(set(drawn)) == 64
+    assert chosen([True] * 64, 4, 2, 8, 3) == chosen([True] * 64, 4, 2, 8, 3)
 
 
 def test_each_rank_cuts_its_own_block():
     """16 rows on 2 ranks: mini-batch 0 is rows 0-3 of rank 0 and rows 8-11 of rank 1."""
-    marks = marked_rows([True] * 16, 2, 2, 8)
-    of_first = [marks[row] for row in (0, 1, 2, 3, 8, 9, 10, 11)]
-    of_second = [marks[row] for row in (4, 5, 6, 7, 12, 13, 14, 15)]
-    assert of_first == [0, -1, 2, -1, 8, -1, 10, -1]
-    assert of_second == [4, -1, 6, -1, 12, -1, 14, -1]
+    for seed in range(20):
+        marks = marked_rows([True] * 16, 2, 2, 8, seed)
+        assert sum(marks[row] >= 0 for row in (0, 1, 2, 3, 8, 9, 10, 11)) == 4
+        assert sum(marks[row] >= 0 for row in (4, 5, 6, 7, 12, 13, 14, 15)) == 4
+        assert all(mark in (-1, row) for row, mark in enumerate(marks))
 
 
 def test_filler_is_never_recorded():
     real = [True, False, False, False, True, True, True, False]
-    assert chosen(real, 2, 1, 8) == [0, 4, 5, 6]
+    assert chosen(real, 2, 1, 8, 0) == [0, 4, 5, 6]
 
 
 @pytest.mark.parametrize(("updates", "ranks"), [(3, 1), (0, 1), (2, 3)])
 def test_rows_that_do_not_divide(updates, ranks):
     with pytest.raises(ValueError, match=f"updates={updates}, ranks={ranks}: allowed are divisors of the 16"):
-        marked_rows([True] * 16, updates, ranks, 4)
+        marked_rows([True] * 16, updates, ranks, 4, 0)
 
 
 def test_a_group_has_signal_if_its_scores_differ():

@@ -135,7 +135,7 @@ class VerlTraining:
 
         experiment = self.experiments[seed]
         if self.scale is None:
-            model = str(Path(self.model_path).absolute()) if self.model_path else None
+            model = str(Path(self.model_path).expanduser().absolute()) if self.model_path else None
             return Job(experiment, seed, self.root, model), {}
         base = f"runs/{self.scale.scale}/base/model"
         model = str(embedded.prepare(self.scale, experiment, seed, base, self.root).absolute())
@@ -183,19 +183,29 @@ def training_of(
                 f"engine='local': it trains embedded policies, {arm} is of {experiment.model}; allowed is "
                 "verl"
             )
-        seeds = experiment.seeds if seed is None else (seed,)
+        seeds = _seeds(experiment.seeds, seed)
         return VerlTraining(
             dict.fromkeys(seeds, experiment), file.max_gpu_hours, seed=seed, model_path=model_path
         )
+    if model_path is not None:
+        raise ValueError(
+            f"model_path={model_path!r}: an arm of a scale starts from its base model; allowed is None"
+        )
     scale = load_scale(params_file)
+    seeds = _seeds(scale.seeds, seed)
     if (engine or scale.engine) == "local":
         return LocalTraining(scale, arm, seed)
     from rlvr.engines.jobs.embedded import experiment_of
     from rlvr.engines.jobs.experiments import GPUHours
 
-    seeds = scale.seeds if seed is None else (seed,)
     experiments = {one: experiment_of(scale, arm, one) for one in seeds}
     return VerlTraining(experiments, GPUHours(experiment=1, total=1), scale, seed)
+
+
+def _seeds(known: tuple[int, ...], seed: int | None) -> tuple[int, ...]:
+    if seed is not None and seed not in known:
+        raise ValueError(f"seed={seed}: allowed are the file's, {list(known)}, and None for all of them")
+    return known if seed is None else (seed,)
 
 
 def run_folders(out: str | Path, runs: list[Run], seed: int | None) -> dict[Run, Path]:

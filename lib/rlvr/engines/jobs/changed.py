@@ -20,8 +20,9 @@ STEPS = "trainer.total_training_steps"
 SCHEDULE = "actor_rollout_ref.actor.optim.lr_scheduler_type"
 #: Where things lie, how they are shared out, what is looked at: another value changes no update.
 HARMLESS = re.compile(
-    r"trainer\..*|ray_kwargs\..*|hydra\..*|data\.val_files|.*\.val_kwargs\..*|(?:.*\.)?model\.path"
-    r"|reward\..*|.*\.(?:tensor_model_parallel_size|gpu_memory_utilization|max_num_seqs)"
+    r"trainer\.(?!critic_warmup|use_v1|v1\.trainer_mode).*|ray_kwargs\..*|hydra\..*|data\.val_files"
+    r"|.*\.val_kwargs\..*|(?:.*\.)?num_workers|.*\.(?:enforce_eager|max_num_batched_tokens)"
+    r"|.*\.(?:tensor_model_parallel_size|gpu_memory_utilization|max_num_seqs)"
     r"|.*\.(?:ppo_max_token_len_per_gpu|ulysses_sequence_parallel_size|param_offload|optimizer_offload)"
 )
 
@@ -47,7 +48,7 @@ def changed_settings(before: Sequence[str], now: Sequence[str]) -> list[str]:
     """``NAME: OLD, now NEW`` for every override of verl that would make another training.
 
     More steps are a longer training where the learning rate is constant, and another one where its schedule
-    runs over all steps. Of the training file the name counts, not where it lies.
+    runs over all steps.
     """
     old, new = _values(before), _values(now)
     out = []
@@ -68,6 +69,7 @@ def _values(words: Sequence[str]) -> dict[str, str]:
         name, given, value = word.partition("=")
         if given:
             found[name.lstrip("+~")] = value
-    if "data.train_files" in found:
-        found["data.train_files"] = PurePosixPath(found["data.train_files"]).name
+    for name in found:  # of a file or a folder its name counts, not where it lies
+        if name == "data.train_files" or name.endswith("model.path"):
+            found[name] = PurePosixPath(found[name].strip("'\"")).name
     return found

@@ -69,8 +69,8 @@ def connect(address: str | None = None, token: str | None = None) -> Client:
     except Exception as error:  # Ray's own errors share no base with those of its transport
         where = redact(given) if given else f"RAY_ADDRESS is not set, and {LOCAL} does not answer"
         if type(error).__name__ == "AuthenticationError":
-            raise NoRay(f"Ray at {where} asks for a token: {TOKEN}") from error
-        raise NoRay(f"no Ray at {where} ({redact(str(error))[:200]}): {DOWN}") from error
+            raise NoRay(f"Ray at {where} asks for a token: {TOKEN}") from None  # its text holds the address
+        raise NoRay(f"no Ray at {where} ({redact(str(error))[:200]}): {DOWN}") from None
     finally:
         os.environ.update(held)
 

@@ -37,11 +37,13 @@ NAMES = {
     "loss": "actor/loss",
     "grad_norm": "actor/grad_norm",
     "grad_norm_max": "actor/grad_norm_max",
-    "entropy": "actor/entropy",
+    "entropy": "actor/token_entropy",
 }
 DIFFERENCES = {
     "entropy": "where the engine computes none: the mean of minus the sampler's log-probs of the step",
     "metrics of the loss": "a mean over micro-batches, not weighted by their tokens",
+    "reward, groups_with_signal": "of the groups that are trained on: of DAPO's sampling, those it kept",
+    "mask of a record": "with a KL loss, whether any part of the loss moves the token",
     "val_pass1": "the mean over validation sets, of several samples a problem where the experiment says so",
 }
 ACTOR = "actor/"
@@ -172,6 +174,7 @@ def read_records(folder: str | Path, steps: int) -> pd.DataFrame | None:
     if not frames:
         return None
     joined = pd.concat(frames, ignore_index=True)
+    joined = joined.drop_duplicates(["step", "minibatch", "response", "position"], ignore_index=True)
     joined["step"] -= 1
     joined["response"] += joined["step"] * (int(joined["response"].max()) + 1)
     return joined.sort_values(["step", "minibatch", "response", "position"], ignore_index=True)

@@ -44,7 +44,6 @@ KEYS = {
     "update.min_lr_ratio": f"{ACTOR}.optim.min_lr_ratio",
     "update.betas": f"{ACTOR}.optim.betas",
     "update.weight_decay": f"{ACTOR}.optim.weight_decay",
-    "update.grad_clip": f"{ACTOR}.grad_clip",
     "update.loss_agg_mode": f"{ACTOR}.loss_agg_mode",
     "update.entropy_coef": f"{ACTOR}.entropy_coeff",
     "update.tokens_per_gpu": f"{ACTOR}.ppo_max_token_len_per_gpu",
@@ -125,6 +124,11 @@ def overrides(
         f"{ACTOR}.ppo_mini_batch_size": update.minibatch_responses // experiment.rollout.responses_per_prompt,
         f"{ACTOR}.use_dynamic_bsz": True,
         f"{ACTOR}.use_kl_loss": update.kl_coef > 0,
+        # rows come in the order in which their responses ended: unshuffled, the first update of a step would
+        # have the short ones and the last the long ones
+        f"{ACTOR}.shuffle": True,
+        f"{ACTOR}.grad_clip": update.grad_clip,
+        f"{ACTOR}.optim.clip_grad": update.grad_clip,  # the one that the engine reads
         f"{ACTOR}.data_loader_seed": seed,
         f"{ACTOR}.fsdp_config.seed": seed,
         f"{ACTOR}.fsdp_config.param_offload": update.offload,
@@ -155,6 +159,7 @@ def overrides(
         values |= {
             "critic.model.path": values[f"{MODEL}.path"],
             "critic.ppo_max_token_len_per_gpu": 2 * update.tokens_per_gpu,  # no logits: verl's proportion
+            "critic.optim.clip_grad": update.grad_clip,
             "critic.fsdp.param_offload": update.offload,
             "critic.fsdp.optimizer_offload": update.offload,
             "trainer.max_critic_ckpt_to_keep": experiment.checkpoints.keep,
@@ -198,7 +203,8 @@ def hydra_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(hydra_value, value)) + "]"
     text = str(value)
-    plain = text and not text[0].isdigit() and all(c.isalnum() or c in "/_-.:@" for c in text)
+    plain = text.isascii() and text and not text[0].isdigit()
+    plain = plain and all(c.isalnum() or c in "/_-.:@" for c in text)
     return text if plain and ":" not in text.replace("://", "") else json.dumps(text, ensure_ascii=False)
 
 

@@ -186,12 +186,21 @@ def _connect(options: argparse.Namespace):
 def _watched(options: argparse.Namespace, run) -> int:
     """0 if all is well, 1 if a job or the connection to it is not."""
     from rlvr.engines.jobs import jobs
-    from rlvr.engines.jobs.client import ConnectionLost, NoRay
+    from rlvr.engines.jobs.client import LOST, TOKEN, ConnectionLost, NoRay
 
     try:
         run()
     except (jobs.JobFailed, NoRay, ConnectionLost) as error:
         jobs.error(str(error))
+        return 1
+    except FileNotFoundError:
+        raise  # said by the command line itself
+    except LOST as error:  # and a disk on which the job's state cannot be written
+        advice = f": {TOKEN}" if "401" in str(error) else ""
+        jobs.error(
+            f"{str(error)[:300] or type(error).__name__}{advice}; a job that was taken goes on: the same "
+            "command attaches to it once that is mended"
+        )
         return 1
     except KeyboardInterrupt:
         name = options.experiment

@@ -20,6 +20,7 @@ MODE = "sync_cpu"  # the trainer of rlvr.engines.verl.cpu
 #: What a Ray is started with. Logical: verl's actors ask for whole cores before they do anything, and wait
 #: for ever without.
 RAY = {"cpus": 16, "gpus": 1}
+STORE = 300_000_000  # bytes of Ray's object store; its default is 30 % of the memory
 _SINGLE = dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32")
 
 # A name with + is not in verl's own configuration file.
@@ -34,7 +35,7 @@ OVERRIDES: dict[str, Any] = {
     "+ray_kwargs.ray_init.num_gpus": RAY["gpus"],  # a logical one: verl places its workers by it
     "ray_kwargs.ray_init.num_cpus": RAY["cpus"],
     "+ray_kwargs.ray_init.include_dashboard": False,  # two processes less
-    "+ray_kwargs.ray_init.object_store_memory": 300_000_000,  # bytes; Ray's default is 30 % of the memory
+    "+ray_kwargs.ray_init.object_store_memory": STORE,
     # of the 8 storage processes of verl's default each wants a core
     "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     f"{_ROLLOUT}.agent.num_workers": 1,  # verl's default: 8 processes of 0.6 GB
@@ -131,4 +132,4 @@ def job_settings(
     where = str(folder(experiment, experiment.seeds[0], str(root)))
     records = {f"+trainer.v1.{MODE}": records_settings(experiment, where)}
     words = overrides(EMBEDDED, own, records, without=OF_OWN_RAY)
-    return words, dict(ENVIRONMENT), {**RAY, "environment": ENVIRONMENT}
+    return words, dict(ENVIRONMENT), {**RAY, "environment": ENVIRONMENT, "store": STORE}

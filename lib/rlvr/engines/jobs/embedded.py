@@ -16,7 +16,7 @@ from rlvr import objectives
 from rlvr.config import Scale
 from rlvr.engines.jobs.command import ACTOR, data_files
 from rlvr.engines.jobs.experiments import Experiment
-from rlvr.engines.jobs.local_ray import stop
+from rlvr.engines.jobs.local_ray import alone, stop
 from rlvr.engines.jobs.policy import cluster_folder
 from rlvr.engines.jobs.rows import EMBEDDED as SOURCE
 from rlvr.engines.jobs.rows import write_dataset
@@ -126,7 +126,7 @@ def settings(experiment: Experiment) -> dict[str, Any]:
         "data.shuffle": False,
         "data.filter_overlong_prompts": False,
         f"{ACTOR}.calculate_entropy": True,
-        f"{ACTOR}.optim.clip_grad": experiment.update.grad_clip,
+        f"{ACTOR}.shuffle": False,  # as the local engine: records of each mini-batch, and a replay in order
         "actor_rollout_ref.rollout.max_model_len": longest,
         "actor_rollout_ref.rollout.max_num_batched_tokens": max(512, longest),
         # with the policy in HF's format, from which evaluation samples
@@ -153,7 +153,9 @@ def clear_if_other(job: Job, base: str | Path) -> None:
     if note.is_file() and note.read_text() == identity:
         return
     if job.state.attempts or job.folder.exists():
-        stop(job.root / job.experiment.scale)  # one that still runs would write into the new folder
+        folder = job.root / job.experiment.scale
+        with alone(folder):  # a job that still runs would write into the new folder
+            stop(folder)
         shutil.rmtree(job.folder, ignore_errors=True)
         job.state.path.unlink(missing_ok=True)
         job.state.values["attempts"] = []

@@ -31,7 +31,7 @@ FAULTS = (
     ),
     _fault(
         "disk full",
-        r"No space left on device|Errno 28\b|Disk quota exceeded|is over \d+% full",
+        r"No space left on device|Errno 28\b|Disk quota exceeded|ObjectStoreFullError",
         "the disk of the checkpoints or of Ray's temporary files (/tmp/ray) is full: free space, lower "
         "checkpoints.keep, or start Ray with --temp-dir on a larger disk",
     ),
@@ -123,10 +123,23 @@ FAULTS = (
         + RESUME,
     ),
     _fault(
+        "other number of GPUs",
+        r"No such file or directory: \S*_world_size_\d+_rank_\d+\.pt"
+        r"|FileNotFoundError.*_world_size_\d+_rank_\d+",
+        "the checkpoint was written by another number of GPUs, and FSDP goes on with the same number only: "
+        "give the job as many as before, or merge the checkpoint (verl.model_merger) and start from it anew",
+    ),
+    _fault(
         "dead worker",
         r"ActorDiedError|ActorUnavailableError|WorkerCrashedError|RayActorError|NodeDiedError|EngineDeadError"
         r"|The actor died unexpectedly|died unexpectedly before finishing",
         "a worker or its node died without saying why: `ray logs` and the node's own log; " + RESUME,
+    ),
+    _fault(
+        "disk nearly full",
+        r"is over \d+% full",
+        "Ray stops taking objects on a disk that is 95 % full: free space where Ray's temporary files are "
+        "(/tmp/ray), or start Ray with --temp-dir on a larger disk",
     ),
 )
 

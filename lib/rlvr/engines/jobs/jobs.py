@@ -14,7 +14,7 @@ from pathlib import Path
 from rlvr.engines.jobs import client as ray_client
 from rlvr.engines.jobs.changed import check_unchanged
 from rlvr.engines.jobs.client import ENDED, LOST, Client
-from rlvr.engines.jobs.command import ENVIRONMENT, folder, job_name, overrides
+from rlvr.engines.jobs.command import ENVIRONMENT, folder, hydra_value, job_name, overrides
 from rlvr.engines.jobs.experiments import Experiment, GPUHours
 from rlvr.engines.jobs.faults import RESUME, explain
 from rlvr.engines.jobs.hardware import MODELS
@@ -57,7 +57,7 @@ class Job:
     def __post_init__(self) -> None:
         words = overrides(self.experiment, self.seed, str(self.root), self.model_path, self.extra)
         self.folder = Path(folder(self.experiment, self.seed, str(self.root)))
-        self.words = [*words, f"hydra.run.dir={self.folder}/hydra"]
+        self.words = [*words, f"hydra.run.dir={hydra_value(f'{self.folder}/hydra')}"]
         check_no_secret(self.words)
         for name, value in self.environment.items():
             if SECRET_NAME.search(name) or redact(value, {}) != value:
@@ -90,15 +90,20 @@ class Job:
             ValueError: nothing was launched, and why. NoRay, ConnectionLost, JobFailed: as they say.
         """
         check_unchanged(self)
-        if self.state.done:
-            self.say(f"done: step {self.state.reached} of {self.state.values['steps']}, {self._where()}")
-            return
         if self.state.reached > self.state.values["steps"]:
             raise ValueError(
                 f"the checkpoint in {self.state.values['checkpoints']} is of step {self.state.reached}, "
                 f"beyond the {self.state.values['steps']} requested: it is of other settings; move it "
                 "away, or raise update.steps"
             )
+        if self.state.reached and not self.state.attempts:
+            raise ValueError(
+                f"{self.state.values['checkpoints']} holds a checkpoint of step {self.state.reached} that "
+                "`rlvr job` knows nothing of: go on with the command that made it, or move it away"
+            )
+        if self.state.done:
+            self.say(f"done: step {self.state.reached} of {self.state.values['steps']}, {self._where()}")
+            return
         expected = self.plan
         alone = GPUHours(experiment=limit.experiment, total=1e12)
         if expected and (refused := refusals([expected], alone)):
@@ -201,7 +206,9 @@ class Job:
         progress = Progress(self.state.values["steps"])
         lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / f"log-{len(self.state.attempts)}.txt", "w", encoding="utf-8") as log:
+        kept = self.folder / f"log-{len(self.state.attempts)}.txt"
+        partial = kept.with_suffix(".part")
+        with open(partial, "w", encoding="utf-8") as log:
 
             def sink(line: str) -> None:
                 line = redact(line)
@@ -217,7 +224,14 @@ class Job:
                 elif "rlvr preflight: " in line:
                     self.say(line)
 
-            status = ray_client.follow(client, name, sink, self.say, **options)
+            try:
+                status = ray_client.follow(client, name, sink, self.say, **options)
+            finally:  # Ray may know less than was heard before
+                log.flush()
+                if not kept.is_file() or partial.stat().st_size >= kept.stat().st_size:
+                    partial.replace(kept)
+                else:
+                    partial.unlink()
         self._conclude(status, list(lines), progress)
 
     def _conclude(self, status: str | None, lines: list[str], progress: Progress) -> None:

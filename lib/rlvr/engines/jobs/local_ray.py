@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -35,7 +36,6 @@ PORTS = (
     "dashboard-agent-grpc-port",
     "metrics-export-port",
 )
-STORE = 300_000_000  # bytes of Ray's object store; its default is 30 % of the memory
 
 
 @contextmanager
@@ -44,6 +44,7 @@ def local_ray(
     cpus: int | None = None,
     gpus: int | None = None,
     environment: Mapping[str, str] | None = None,
+    store: int | None = None,
 ) -> Iterator[Callable[[], Client]]:
     """Connects to RAY_ADDRESS if it is set; else to a Ray on this machine, ended with the block.
 
@@ -54,6 +55,7 @@ def local_ray(
         cpus, gpus: what Ray is told there is; None: what it finds. verl's processes each ask for a whole
             one before they do anything.
         environment: of Ray's processes, and so of the jobs.
+        store: bytes of the object store; None: Ray's default, 30 % of the memory.
 
     Raises:
         NoRay: it did not start; says why.
@@ -62,12 +64,28 @@ def local_ray(
         yield connect
         return
     note = Path(folder) / NOTE
-    values = _alive(note) or _start(note, cpus, gpus, environment or {})
-    try:
-        yield lambda: _connect(values)
-    finally:
-        _end(values)
-        note.unlink(missing_ok=True)
+    with alone(Path(folder)):
+        values = _alive(note) or _start(note, cpus, gpus, environment or {}, store)
+        try:
+            yield lambda: _connect(values)
+        finally:
+            _end(values)
+            note.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One process at a time has the Ray of a folder: the first to leave would end it under the others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "ray.lock", "w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NoRay(
+                f"another process uses the Ray of {folder}: run one after the other, or start a Ray for both "
+                "(`ray start --head`) and set RAY_ADDRESS"
+            ) from None
+        yield
 
 
 def stop(folder: str | Path) -> bool:
@@ -92,7 +110,9 @@ def _end(values: Mapping[str, str]) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _start(note: Path, cpus: int | None, gpus: int | None, environment: Mapping[str, str]) -> dict[str, str]:
+def _start(
+    note: Path, cpus: int | None, gpus: int | None, environment: Mapping[str, str], store: int | None
+) -> dict[str, str]:
     # Unix sockets have short names: Ray's folder cannot lie deep
     temporary = Path(tempfile.mkdtemp(prefix="rlvr-ray-", dir="/tmp"))
     token = temporary / "token"
@@ -104,12 +124,13 @@ def _start(note: Path, cpus: int | None, gpus: int | None, environment: Mapping[
     write_json(note, values)  # before Ray starts, so that a kill in between leaves nothing unknown
     words = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--disable-usage-stats"),
-        *("--node-ip-address=127.0.0.1", f"--temp-dir={temporary}", f"--object-store-memory={STORE}"),
+        *("--node-ip-address=127.0.0.1", f"--temp-dir={temporary}"),
         *("--dashboard-host=127.0.0.1", f"--dashboard-port={port}"),
         # Ray's own choices are the same for every Ray: one that is left over would keep this from its jobs
         *(f"--{name}={_free_port()}" for name in PORTS),
         *([f"--num-cpus={cpus}"] if cpus is not None else []),
         *([f"--num-gpus={gpus}"] if gpus is not None else []),
+        *([f"--object-store-memory={store}"] if store is not None else []),
     ]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     # `python` of a job is the one that started Ray
@@ -152,11 +173,12 @@ def _alive(note: Path) -> dict[str, str] | None:
         return None
     values = read_json(note)
     if Path(values["token"]).is_file() and _processes(Path(values["temporary"])):
-        try:
-            _connect(values)
-            return values
-        except NoRay:
-            pass
+        for _ in range(5):  # a busy dashboard is no dead one
+            try:
+                _connect(values)
+                return values
+            except NoRay:
+                time.sleep(2)
     stop(note.parent)
     return None
 

@@ -9,6 +9,7 @@ line ``rlvr preflight: ...`` that says what to do. ``RLVR_PREFLIGHT=off`` leaves
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sys
@@ -16,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rlvr.engines.jobs.command import ENTRY, MODEL
+from rlvr.engines.jobs.progress import checkpoint_step
 
 #: What ``verl[vllm]`` 0.9.1 pins. The build of vLLM for CPU has versions of its own.
 TESTED = {"verl": "0.9.1", "vllm": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"}
@@ -99,6 +101,40 @@ def _disk(folder: str) -> list[str]:
     ]
 
 
+def _folder(words: list[str]) -> Path | None:
+    """The job's own folder, if its checkpoints lie where `rlvr job` puts them."""
+    pairs = (word.lstrip("+").split("=", 1) for word in words if "=" in word)
+    where = Path(dict(pairs).get("trainer.default_local_dir", "").strip("'\""))
+    return where.absolute().parent if where.name == "checkpoints" else None
+
+
+def _lock(folder: Path) -> bool:
+    """Hold the folder for as long as this process lives, also as verl: a lock of the kernel, on an open file
+    that survives ``exec`` and dies with the process. Two clusters may both be asked for one job."""
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        return False
+    except OSError:  # a file system without locks
+        return True
+    os.set_inheritable(held, True)
+    return True
+
+
+def _prune(checkpoints: Path) -> None:
+    """Remove checkpoints older than the one that the job goes on from: verl keeps count of its own alone, so
+    those of earlier attempts would stay for ever."""
+    marked = checkpoint_step(checkpoints)
+    for old in checkpoints.glob("global_step_*"):
+        number = old.name.removeprefix("global_step_")
+        if number.isdigit() and int(number) < marked:
+            print(f"rlvr: removes {old}, older than step {marked}", flush=True)
+            shutil.rmtree(old, ignore_errors=True)
+
+
 def loss_faults(words: list[str]) -> list[str]:
     """Whether verl will run the loss that is meant, with these settings (``rlvr.engines.verl.check``)."""
     from rlvr.engines.verl.check import check
@@ -119,6 +155,16 @@ def main(words: list[str]) -> int:
             print(f"rlvr preflight: {fault}", flush=True)
         if found:
             return 3
+    folder = _folder(words)
+    if folder is not None:
+        if not _lock(folder):
+            print(
+                f"rlvr preflight: another job writes into {folder}: stop that one, or give --root another "
+                "folder; two would spoil each other's checkpoints",
+                flush=True,
+            )
+            return 3
+        _prune(folder / "checkpoints")
     Path(os.environ.get("VERL_FILE_LOGGER_PATH", "metrics.jsonl")).absolute().parent.mkdir(
         parents=True, exist_ok=True
     )

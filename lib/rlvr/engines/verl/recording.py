@@ -50,8 +50,9 @@ COLUMNS: dict[str, pa.DataType] = {
 class RecordingLoss:
     """verl's loss of a micro-batch, and records of the marked rows in ``kept``.
 
-    Adds to the metrics ``actor/entropy``, the mean over tokens in nats, where the engine gives entropies:
-    verl's own ``actor/entropy_loss`` is aggregated as the loss is.
+    Adds to the metrics ``actor/token_entropy``, the mean over tokens in nats, where the engine gives
+    entropies: verl's own ``actor/entropy_loss``, and its ``actor/entropy`` of recomputed log-probs, are
+    aggregated as the loss is.
     """
 
     def __init__(self, loss: Callable):
@@ -65,7 +66,8 @@ class RecordingLoss:
         loss, metrics = self.loss(model_output=model_output, data=data, dp_group=dp_group)
         if (entropy := model_output.get("entropy", None)) is not None:
             value = self._mean(no_padding_2_padding(entropy.detach(), data), data)
-            metrics["actor/entropy"] = Metric(value=value, aggregation=metrics["actor/pg_loss"].aggregation)
+            how = metrics["actor/pg_loss"].aggregation
+            metrics["actor/token_entropy"] = Metric(value=value, aggregation=how)
         rows = data.get(ROW, None)
         if rows is not None and bool((rows >= 0).any()):
             self.kept.append(self._records(loss, model_output["log_probs"], data, rows.reshape(-1).cpu()))
@@ -126,8 +128,10 @@ class RecordingTrainingWorker(TrainingWorker):
         if self._recorder is not None:
             self._recorder.minibatch, self._recorder.kept = 0, []
         output = super().train_mini_batch(data)
-        if settings and self._recorder is not None and self._recorder.kept:
-            write_records(self._recorder.kept, self.rank, **settings)
+        # ranks that share a sequence hold the same rows: one of them writes
+        writes = self.engine.is_mp_src_rank_with_outputs()
+        if settings and writes and self._recorder is not None and self._recorder.kept:
+            write_records(self._recorder.kept, self.engine.get_data_parallel_rank(), **settings)
         return output
 
     def train_batch(self, data: TensorDict) -> TensorDict:

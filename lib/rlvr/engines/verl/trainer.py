@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -80,7 +81,9 @@ class RecordingTrainer(PPOTrainerSync):
         real = [not tag.get("is_padding", False) for tag in batch.tags]
         updates = len(real) // self._rows_per_update()
         ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1  # as verl's own balancing reads it
-        rows = marked_rows(real, updates, ranks, settings.get("records_per_step", 16))
+        if self.config.actor_rollout_ref.actor.shuffle:
+            updates = 1  # each rank shuffles its rows before it cuts them
+        rows = marked_rows(real, updates, ranks, settings.get("records_per_step", 16), self.global_steps)
         fields = TensorDict({ROW: torch.tensor(rows)}, batch_size=len(rows))
         batch = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
         batch.extra_info[SETTINGS] = {
@@ -121,13 +124,15 @@ def groups_with_signal(groups: Sequence[str], scores: Sequence[float]) -> float:
     return sum(len(counts) > 1 for counts in found.values()) / max(1, len(found))
 
 
-def marked_rows(real: Sequence[bool], updates: int, ranks: int, count: int) -> list[int]:
+def marked_rows(real: Sequence[bool], updates: int, ranks: int, count: int, seed: int) -> list[int]:
     """Numbers of the rows that are recorded, -1 for the others.
 
-    ``count // updates`` rows of each mini-batch (one at least, unless ``count`` is 0), spread evenly over its
-    real rows; ``real`` is False for rows that only fill a mini-batch up. verl gives every rank a block of the
-    batch, and each rank cuts its own block into ``updates``.
+    ``count // updates`` rows of each mini-batch (one at least, unless ``count`` is 0), drawn from its real
+    rows: verl's rows come in the order in which their responses ended, so that the first ones are short.
+    ``real`` is False for rows that only fill a mini-batch up. verl gives every rank a block of the batch, and
+    each rank cuts its own block into ``updates``.
     """
+    draw = random.Random(seed)
     if updates < 1 or ranks < 1 or len(real) % (updates * ranks):
         raise ValueError(f"updates={updates}, ranks={ranks}: allowed are divisors of the {len(real)} rows")
     size, marks = len(real) // (updates * ranks), [-1] * len(real)
@@ -135,7 +140,6 @@ def marked_rows(real: Sequence[bool], updates: int, ranks: int, count: int) -> l
         firsts = [(rank * updates + update) * size for rank in range(ranks)]
         rows = [row for first in firsts for row in range(first, first + size) if real[row]]
         wanted = min(len(rows), max(1, count // updates)) if count else 0
-        for number in range(wanted):
-            row = rows[number * len(rows) // wanted]
+        for row in draw.sample(rows, wanted):
             marks[row] = row
     return marks
