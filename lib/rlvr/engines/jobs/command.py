@@ -44,6 +44,7 @@ KEYS = {
     "update.min_lr_ratio": f"{ACTOR}.optim.min_lr_ratio",
     "update.betas": f"{ACTOR}.optim.betas",
     "update.weight_decay": f"{ACTOR}.optim.weight_decay",
+    "update.grad_clip": f"{ACTOR}.optim.clip_grad",  # the one that the engine reads
     "update.loss_agg_mode": f"{ACTOR}.loss_agg_mode",
     "update.entropy_coef": f"{ACTOR}.entropy_coeff",
     "update.tokens_per_gpu": f"{ACTOR}.ppo_max_token_len_per_gpu",
@@ -127,8 +128,7 @@ def overrides(
         # rows come in the order in which their responses ended: unshuffled, the first update of a step would
         # have the short ones and the last the long ones
         f"{ACTOR}.shuffle": True,
-        f"{ACTOR}.grad_clip": update.grad_clip,
-        f"{ACTOR}.optim.clip_grad": update.grad_clip,  # the one that the engine reads
+        f"{ACTOR}.grad_clip": update.grad_clip,  # of verl's older workers
         f"{ACTOR}.data_loader_seed": seed,
         f"{ACTOR}.fsdp_config.seed": seed,
         f"{ACTOR}.fsdp_config.param_offload": update.offload,
