@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from rlvr import objectives
 from rlvr.config import Count, Rate, _Section, fault_lines, load_yaml
@@ -83,6 +83,7 @@ class Experiment(_Section):
     needs: str | None
     objective: str
     parameters: dict[str, Any]
+    method: dict[str, Any] = Field(default_factory=dict)
     data: Data
     rollout: Rollout
     update: Update
@@ -269,6 +270,7 @@ def _experiment(scale: str, name: str, setting: Setting, arm: Arm) -> Experiment
             "needs": arm.needs or setting.needs,
             "objective": arm.objective,
             "parameters": arm.parameters,
+            "method": arm.method,
         }
     )
 

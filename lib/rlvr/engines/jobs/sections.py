@@ -171,7 +171,15 @@ class Arm(_Section):
     objective: str
     parameters: dict[str, Any] = Field(default_factory=dict)
     change: dict[str, dict[str, Any]] = Field(default_factory=dict)  # section: {key: value}
+    #: What the method takes beside its objective; for the trainer that ``needs`` names.
+    method: dict[str, Any] = Field(default_factory=dict)
     needs: str | None = None  # what is missing before verl can run it
+
+    @model_validator(mode="after")
+    def _method_has_a_reader(self) -> Arm:
+        if self.method and not self.needs:
+            raise ValueError(f"method={self.method}: nothing reads it; allowed beside `needs` alone")
+        return self
 
     @field_validator("objective")
     @classmethod
