@@ -286,7 +286,10 @@ def test_the_code_that_a_notebook_imports_is_a_dependency_of_its_stage(name):
     assert not missing, f"dvc.yaml, stage {name}: deps lack {missing}"
 
 
-@pytest.mark.parametrize("name", sorted(set(BRANCHES) - {"train", "ablate", "evaluate_base", "evaluate", "evaluate_ablation", "pretrained"}))
+TRAINED = {"train", "ablate", "evaluate_base", "evaluate", "evaluate_ablation", "pretrained"}
+
+
+@pytest.mark.parametrize("name", sorted(set(BRANCHES) - TRAINED))
 def test_a_stage_without_benchmarks_makes_no_table_of_them(name):
     """Which is why what such a table may import is no dependency."""
     notebook = notebook_of(EVERY[name])
@@ -388,9 +391,7 @@ def test_every_exception_is_still_read():
 
 def test_what_is_read_is_found():
     assert "seeds" in parameters_read("notebooks/nfpo/training.ipynb")
-    assert {"recipes.nfpo.parameters", "dynamics.segment"} <= parameters_read(
-        "notebooks/nfpo/dynamics.ipynb"
-    )
+    assert {"recipes.nfpo.parameters", "dynamics.segment"} <= parameters_read("notebooks/nfpo/dynamics.ipynb")
     assert "problems" in parameters_read("notebooks/01_problems.ipynb")
     assert "evaluate" in parameters_read("notebooks/nfpo/training.ipynb")  # by hyperparameter_table
 

@@ -155,9 +155,9 @@ DECLARED = _declared(
         id="nfpo-c7",
         test=ABLATION
         + """
-            'Slightly worse' means that NFPO minus NFPO with all ratios against recomputed log-probs lies above
-            0; 'changes little' that NFPO without the ratio clip minus NFPO lies within {margin:g} of 0 on
-            both sides. Supported if all hold, contradicted if one is excluded, else open.
+            'Slightly worse' means that NFPO minus NFPO with all ratios against recomputed log-probs lies
+            above 0; 'changes little' that NFPO without the ratio clip minus NFPO lies within {margin:g} of 0
+            on both sides. Supported if all hold, contradicted if one is excluded, else open.
         """,
         parts={
             "NFPO - recomputed": ("above", 0.0),
@@ -185,7 +185,7 @@ DECLARED = _declared(
         id="nfpo-c9",
         test=ABLATION + "NFPO minus FIPO. Supported above 0, contradicted below, else open.",
         parts={"NFPO - FIPO": ("above", 0.0)},
-        caveat=ABLATION_CAVEAT + "FIPO with the settings of its own release's text; they were not tuned here.",
+        caveat=ABLATION_CAVEAT + "FIPO with the settings of its released script; they were not tuned here.",
     ),
     DeclaredTest(
         id="nfpo-c10",

@@ -55,7 +55,9 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
         raise ValueError(f"arm={arm!r} has no recipe; recipes are {sorted(scale.recipes)}")
     train, parameters = resolve(scale.train, scale.recipes[arm])
     if train.recompute == "trace":
-        raise ValueError("recompute='trace': verl hands a policy loss one kind of old log-probs; allowed is all")
+        raise ValueError(
+            "recompute='trace': verl hands a policy loss one kind of old log-probs; allowed is all"
+        )
     if train.lags != (0,):
         raise ValueError(
             f"train.lags={list(train.lags)}: engine verl samples from the present policy; allowed is [0]"
