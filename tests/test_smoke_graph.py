@@ -172,13 +172,13 @@ def test_notebooks_under_nbval(clone):
 def test_changing_nfpos_horizon_runs_nfpo_again_and_nothing_else(clone):
     path = clone / SMOKE / "params.yaml"
     text = path.read_text()
-    changed = text.replace("objective: nfpo, horizon: 4", "objective: nfpo, horizon: 2")
+    changed = text.replace("nfpo: {objective: nfpo, horizon: 4", "nfpo: {objective: nfpo, horizon: 3")
     assert changed != text
     path.write_text(changed)
     names = ran(repro(clone))
     path.write_text(text)
     assert sorted(names) == sorted(
-        "train@nfpo evaluate@nfpo training accuracy dynamics surrogate report".split()
+        "train@nfpo evaluate@nfpo training accuracy dynamics ablations surrogate report".split()
     )
 
 
