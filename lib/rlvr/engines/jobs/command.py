@@ -13,8 +13,8 @@ from rlvr.engines.jobs.experiments import Experiment, leaves
 
 ENTRY = ("python", "-m", "verl.trainer.main_ppo")
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
-#: As ``SETTINGS`` and ``TARGET`` of ``rlvr.engines.verl``'s reward and check, which need verl to be read.
-REWARD = {
+#: Our reward and its manager: ``rlvr.engines.verl.reward.SETTINGS``, which needs verl to be read.
+REWARD: dict[str, Any] = {
     "reward.custom_reward_function.path": "pkg://rlvr.engines.verl.reward",
     "reward.custom_reward_function.name": "compute_score",
     "reward.reward_manager.source": "importlib",

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlvr.engines.jobs.command import folder, records_settings
+from rlvr.engines.jobs.command import folder, hydra_value, records_settings
 from rlvr.engines.jobs.experiments import Experiment
 from rlvr.engines.jobs.policy import PLAIN_TEMPLATE
 
@@ -105,23 +104,10 @@ def overrides(*groups: Mapping[str, Any], without: Collection[str] = ()) -> list
             merged[name.lstrip("+")] = value
             added.update([name[1:]] if name.startswith("+") else [])
     return [
-        f"{'+' if name in added else ''}{name}={_word(value)}"
+        f"{'+' if name in added else ''}{name}={hydra_value(value)}"
         for name, value in merged.items()
         if name not in without
     ]
-
-
-def _word(value: Any) -> str:
-    """A value in Hydra's grammar."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool | int | float):
-        return str(value)
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{name}:{_word(item)}" for name, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(map(_word, value)) + "]"
-    return json.dumps(str(value), ensure_ascii=False)
 
 
 def job_settings(

@@ -18,17 +18,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from rlvr.engines.jobs.command import REWARD
 from rlvr.verifiers.base import Verdict
 
 logger = logging.getLogger(__name__)
 
-SETTINGS: dict[str, Any] = {
-    "reward.custom_reward_function.path": "pkg://rlvr.engines.verl.reward",
-    "reward.custom_reward_function.name": "compute_score",
-    "reward.reward_manager.source": "importlib",
-    "reward.reward_manager.name": "RewardManager",
-    "reward.reward_manager.module.path": "pkg://rlvr.engines.verl.reward_manager",
-}
+SETTINGS = REWARD  # what a job sets to be rewarded by this
 POLICIES = ("auto", "drop", "zero")
 
 _counts: Counter[tuple[str, str]] = Counter()  # undecided, by data source and reason, in this process
