@@ -116,8 +116,8 @@ def test_wrong_field_is_named_with_its_value_and_what_is_allowed(load, changes, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train.minibatches": 5}, "prompts_per_step=32 must be a multiple of minibatches=5"),
-        ({"evaluate.pass_k": [1, 16]}, "holds a k above samples=8"),
+        ({"train.minibatches": 5}, "prompts_per_step=24 must be a multiple of minibatches=5"),
+        ({"evaluate.pass_k": [1, 16]}, "holds a k above samples=4"),
         ({"arms": ["grpo", "nfpo", "ppo"]}, r"arms \['ppo'\] have no recipe"),
         ({"surrogate.recipe": "ppo"}, "surrogate.recipe='ppo' is not one of arms"),
         ({"seeds": [0, 0]}, r"seeds=\[0, 0\] must name at least one, and each once"),

@@ -15,7 +15,6 @@ from notebook_factory import PROJECT
 from rlvr import objectives
 from rlvr.analysis.rollout import EXAMPLE, Rollout, available, example_rollout, rollout_of_records
 from rlvr.analysis.rollout_weights import THRESHOLDS, Settings, explore_frame
-from rlvr.analysis.runs import run_folder
 from rlvr.config import load_scale
 from rlvr.explore import Explorer, explore_figure
 from rlvr.storage import write_json
@@ -254,7 +253,7 @@ def test_a_fresh_clone_has_the_example_and_a_run_comes_first(tmp_path, monkeypat
     scale = load_scale(PROJECT / "params.yaml")
     for lag, reached in ((0, 40), (8, 39)):
         for seed in scale.seeds:
-            folder = run_folder(scale, "nfpo", seed, lag)
+            folder = scale.run_folder("nfpo", seed, lag)
             folder.mkdir(parents=True)
             write_json(folder / "summary.json", {"reached_step": reached, "requested_steps": 40})
             frame = records().query("seed == 0").rename(columns={"run_response": "response"})

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from notebook_factory import PROJECT
 
-from rlvr.analysis.runs import load_metrics, load_records, load_samples, run_folder, token_counts
+from rlvr.analysis.runs import load_metrics, load_records, load_samples, token_counts
 from rlvr.config import load_scale
 from rlvr.storage import write_json
 
@@ -27,7 +27,7 @@ def scale(tmp_path, monkeypatch):
 
 def write_run(scale, arm, seed, lag, reached=STEPS, stopped="clip_fraction"):
     """A finished run: reward = seed + step / 10, ``tokens`` of position 0 tells seed, step and response."""
-    folder = run_folder(scale, arm, seed, lag)
+    folder = scale.run_folder(arm, seed, lag)
     folder.mkdir(parents=True)
     steps = [{"step": t, "reward": seed + t / 10} for t in range(STEPS)]
     if stopped:
@@ -61,7 +61,7 @@ def runs(scale):
 
 
 def test_folder_of_a_run(scale):
-    assert run_folder(scale, "nfpo", 4, 2) == Path("runs/tiny/train/nfpo/seed4/lag2")
+    assert scale.run_folder("nfpo", 4, 2) == Path("runs/tiny/train/nfpo/seed4/lag2")
 
 
 def test_metrics_have_one_row_per_step_and_one_for_what_came_after(runs):
@@ -122,7 +122,7 @@ def test_an_unfinished_run_is_no_short_curve(scale, reader):
 
 @pytest.mark.parametrize("reader", [load_metrics, token_counts])
 def test_a_missing_run_is_not_left_out(runs, reader):
-    (run_folder(runs, "nfpo", 4, 0) / "summary.json").unlink()
+    (runs.run_folder("nfpo", 4, 0) / "summary.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"nfpo/seed4/lag0 holds no finished run"):
         reader(runs, ["grpo", "nfpo"])
     with pytest.raises(FileNotFoundError, match="holds no finished run"):
@@ -139,18 +139,20 @@ def test_token_counts_add_up_seeds(runs):
 
 
 def test_samples_of_all_arms_are_joined_and_a_missing_arm_is_named(scale):
-    for arm, correct in (("base", [True, None]), ("nfpo", [False, True])):
-        folder = Path("runs/tiny/evaluate") / arm
+    first, second = scale.ablations.arms[:2]
+    whole = {"base": ["base"] * 2, "nfpo": ["nfpo"] * 2, first: [first, second], "dppo_tv": ["grpo"]}
+    for arm, arms in whole.items():
+        folder = scale.evaluation_folder(arm)
         folder.mkdir(parents=True)
-        rows = pd.DataFrame({"problem": ["a", "b"], "correct": pd.array(correct, dtype="boolean")})
-        rows.to_parquet(folder / "samples.parquet", index=False)
-    frame = load_samples(scale, ["base", "nfpo"])
-    assert frame["arm"].tolist() == ["base", "base", "nfpo", "nfpo"]
-    assert frame["correct"].dtype == "boolean" and frame["correct"].isna().tolist() == [
-        False,
-        True,
-        False,
-        False,
-    ]
-    with pytest.raises(FileNotFoundError, match="the evaluate stage of 'grpo' makes it"):
+        right = pd.array([None, True][: len(arms)], dtype="boolean")
+        pd.DataFrame({"problem": ["a", "b"][: len(arms)], "arm": arms, "correct": right}).to_parquet(
+            folder / "samples.parquet", index=False
+        )
+    frame = load_samples(scale, ["base", "nfpo", second])  # of the ablations' common file only what was asked
+    assert frame["arm"].tolist() == ["base", "base", "nfpo", "nfpo", second]
+    assert frame["correct"].dtype == "boolean"
+    assert frame["correct"].isna().tolist() == [True, False, True, False, False]
+    with pytest.raises(FileNotFoundError, match="the evaluation of 'grpo' makes it"):
         load_samples(scale, ["base", "grpo"])
+    with pytest.raises(ValueError, match="holds no samples of 'dppo_tv'"):
+        load_samples(scale, ["dppo_tv"])

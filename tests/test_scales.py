@@ -45,7 +45,7 @@ BRANCHES = {
     **dict.fromkeys(("train", "ablate"), ("rlvr.engines.jobs",)),
     "evaluate_base": OF_FILES,
     "evaluate": OF_FILES,
-    "evaluate_ablation": OF_FILES,
+    "evaluate_ablations": OF_FILES,
     "pretrained": ("rlvr.engines.local.workers", "rlvr.evaluation.sampled"),
     # Tables of benchmarks and the notes under them ask verifiers and catalogues; these stages have neither.
     **{
@@ -60,9 +60,10 @@ NO_PARAMETER_OF_RESULTS = {
     ("train", "recipes"): "only whether the arm exists; its recipe is a parameter",
     ("evaluate_base", "seeds"): "read for trained arms alone",
     ("evaluate_base", "train.lags"): "read for trained arms alone",
+    ("evaluate_ablations", "train.lags"): "ablations have a lag of their own",
     **{
         (stage, "workers"): "how many single-threaded processes run side by side changes no number"
-        for stage in ("train", "ablate", "evaluate", "evaluate_ablation", "evaluate_base", "surrogate")
+        for stage in ("train", "ablate", "evaluate", "evaluate_ablations", "evaluate_base", "surrogate")
     },
 }
 
@@ -286,7 +287,7 @@ def test_the_code_that_a_notebook_imports_is_a_dependency_of_its_stage(name):
     assert not missing, f"dvc.yaml, stage {name}: deps lack {missing}"
 
 
-TRAINED = {"train", "ablate", "evaluate_base", "evaluate", "evaluate_ablation", "pretrained"}
+TRAINED = {"train", "ablate", "evaluate_base", "evaluate", "evaluate_ablations", "pretrained"}
 
 
 @pytest.mark.parametrize("name", sorted(set(BRANCHES) - TRAINED))

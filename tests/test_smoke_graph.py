@@ -86,22 +86,23 @@ def test_killed_in_the_middle_of_a_training_and_run_again(clone):
         cwd=clone, env=environment(clone), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     partial = clone / ".work/partial"
+    checkpoints = "runs__smoke__*__*/*/seed*/lag*/checkpoint-*.pt"
     deadline = time.monotonic() + 240
-    while not list(partial.glob("runs__smoke__train__*/*/seed*/lag*/checkpoint-*.pt")):
+    while not list(partial.glob(checkpoints)):
         assert process.poll() is None, "dvc ended before the first training checkpoint"
         assert time.monotonic() < deadline, "no checkpoint"
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    (checkpoint, *_) = partial.glob("runs__smoke__train__*/*/seed*/lag*/checkpoint-*.pt")
-    arm = checkpoint.parts[-5].split("__")[3]
-    KILLED.update(arm=arm)
-    assert not (clone / "runs/smoke/train" / arm).exists(), "a training that was killed left an output"
+    (checkpoint, *_) = partial.glob(checkpoints)
+    stage, arm = checkpoint.parts[-5].split("__")[2:]  # `train` or, of an ablation, `ablate`
+    KILLED.update(stage=stage, arm=arm)
+    assert not (clone / "runs/smoke" / stage / arm).exists(), "a training that was killed left an output"
     first = time.monotonic() - start
     start = time.monotonic()
     output = repro(clone)
-    assert f"train@{arm}" in ran(output)
-    timing = json.loads((clone / f"runs/smoke/timings/train__{arm}.json").read_text())
+    assert f"{stage}@{arm}" in ran(output)
+    timing = json.loads((clone / f"runs/smoke/timings/{stage}__{arm}.json").read_text())
     assert timing["resumed"] is True, "the killed training started over"
     assert "problems" not in ran(output) and "base" not in ran(output), "finished stages were run again"
     print(f"\nsmoke graph: {first:.0f} s until the kill, {time.monotonic() - start:.0f} s after it")
@@ -123,11 +124,11 @@ def test_a_killed_and_resumed_run_ends_as_an_undisturbed_one(clone):
     """Forced, and with the unfinished work gone: the same bytes for a training, its evaluation, a table."""
     before = locked(clone)
     shutil.rmtree(clone / ".work", ignore_errors=True)
-    arm = KILLED["arm"]
+    stage, arm = KILLED["stage"], KILLED["arm"]
     stages = [
         "base",
-        f"train@{arm}",
-        f"evaluate@{arm}",
+        f"{stage}@{arm}",
+        "evaluate_ablations" if stage == "ablate" else f"evaluate@{arm}",
         *"accuracy training dynamics surrogate".split(),
     ]
     for stage in stages:

@@ -266,6 +266,8 @@ class Scale(_Section):
         every = (*self.arms, *self.ablations.arms)
         if missing := [arm for arm in every if arm not in self.recipes]:
             raise ValueError(f"arms {missing} have no recipe; recipes are {sorted(self.recipes)}")
+        if taken := {"base", "ablations"} & set(self.recipes):
+            raise ValueError(f"recipes {sorted(taken)}: these names mean other policies; choose another")
         if twice := set(self.arms) & set(self.ablations.arms):
             raise ValueError(f"ablations.arms={sorted(twice)} are in arms already; an arm is in one of them")
         if self.ablations.lag not in self.train.lags:
@@ -286,6 +288,20 @@ class Scale(_Section):
     def lags_of(self, arm: str) -> tuple[int, ...]:
         """Lags at which an arm is trained."""
         return (self.ablations.lag,) if arm in self.ablations.arms else self.train.lags
+
+    def run_folder(self, arm: str, seed: int, lag: int) -> Path:
+        """Where training leaves a run; ablations apart, so that a stage can depend on them alone."""
+        stage = "ablate" if arm in self.ablations.arms else "train"
+        return Path("runs", self.scale, stage, arm, f"seed{seed}", f"lag{lag}")
+
+    def evaluation_folder(self, arm: str) -> Path:
+        """Where the samples of an arm are; those of all ablations are in one folder."""
+        name = "evaluate_ablations" if arm in self.ablations.arms else f"evaluate/{arm}"
+        return Path("runs", self.scale, name)
+
+    def evaluated_as(self, name: str) -> tuple[str, ...]:
+        """The arms that one evaluation takes: ``ablations`` are many."""
+        return self.ablations.arms if name == "ablations" else (name,)
 
 
 def load_yaml(path: str | Path) -> Any:

@@ -49,6 +49,18 @@ def test_an_arm_has_every_seed_and_lag_under_one_name_per_lag(here):
     assert found.engine == "local" and found.ks == tuple(k for k in scale.evaluate.pass_k if k > 1)
 
 
+def test_all_ablations_are_one_evaluation_at_their_own_lag(here):
+    scale = load_scale("params.yaml")
+    found = evaluation_of_arm(scale, "ablations")
+    arms, lag = scale.ablations.arms, scale.ablations.lag
+    assert [(p.labels["arm"], p.labels["seed"], p.labels["lag"]) for p in found.policies] == [
+        (arm, seed, lag) for arm in arms for seed in scale.seeds
+    ]
+    assert found.policies[0].model == f"runs/tiny/ablate/{arms[0]}/seed{scale.seeds[0]}/lag{lag}/final"
+    trained = evaluation_of_arm(scale, "nfpo")
+    assert (found.sampling, found.problems) == (trained.sampling, trained.problems)  # hence paired
+
+
 def test_the_seed_of_an_arms_sampling_is_no_seed_of_training(here):
     scale = load_scale("params.yaml")
     base, arm = evaluation_of_arm(scale, "base"), evaluation_of_arm(scale, "nfpo")

@@ -1,7 +1,8 @@
 """Read what training and evaluation left, as long-form frames.
 
 Layout below ``runs/<scale>``: ``train/<arm>/seed<seed>/lag<lag>/{metrics,records}.parquet`` and
-``evaluate/<arm>/samples.parquet``.
+``evaluate/<arm>/samples.parquet``; of ablations ``ablate/<arm>/...`` and
+``evaluate_ablations/samples.parquet``.
 """
 
 from __future__ import annotations
@@ -13,10 +14,6 @@ import pandas as pd
 
 from rlvr.config import Scale
 from rlvr.storage import read_json
-
-
-def run_folder(scale: Scale, arm: str, seed: int, lag: int) -> Path:
-    return Path("runs", scale.scale, "train", arm, f"seed{seed}", f"lag{lag}")
 
 
 def _complete(folder: Path) -> Path:
@@ -41,7 +38,7 @@ def load_metrics(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
     for arm in arms:
         for seed in scale.seeds:
             for lag in scale.lags_of(arm):
-                frame = pd.read_parquet(_complete(run_folder(scale, arm, seed, lag)) / "metrics.parquet")
+                frame = pd.read_parquet(_complete(scale.run_folder(arm, seed, lag)) / "metrics.parquet")
                 after = frame.pop("val_pass1_after").iloc[-1]
                 frame = pd.concat([frame, pd.DataFrame([{"step": len(frame), "val_pass1": after}])])
                 frame["stopped_share"] = frame.get("clip_fraction", frame.get("masked_fraction"))
@@ -59,7 +56,7 @@ def load_records(scale: Scale, arm: str, lag: int) -> pd.DataFrame:
     """
     frames = []
     for seed in scale.seeds:
-        frame = pd.read_parquet(_complete(run_folder(scale, arm, seed, lag)) / "records.parquet")
+        frame = pd.read_parquet(_complete(scale.run_folder(arm, seed, lag)) / "records.parquet")
         frames.append(frame.assign(seed=seed))
     joined = pd.concat(frames, ignore_index=True)
     joined["run_response"] = joined["seed"] * (int(joined["response"].max()) + 1) + joined["response"]
@@ -72,10 +69,13 @@ def load_samples(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
     """Graded held-out responses: columns of :mod:`rlvr.evaluation.samples`; ``seed`` is that of training."""
     frames = []
     for arm in arms:
-        path = Path("runs", scale.scale, "evaluate", arm, "samples.parquet")
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} does not exist; the evaluate stage of {arm!r} makes it")
-        frames.append(pd.read_parquet(path).assign(arm=arm))
+        of_arm = scale.evaluation_folder(arm) / "samples.parquet"
+        if not of_arm.is_file():
+            raise FileNotFoundError(f"{of_arm} does not exist; the evaluation of {arm!r} makes it")
+        frame = pd.read_parquet(of_arm, filters=[("arm", "==", arm)])
+        if frame.empty:
+            raise ValueError(f"{of_arm} holds no samples of {arm!r}; evaluate it anew")
+        frames.append(frame)
     return pd.concat(frames, ignore_index=True)
 
 
@@ -84,9 +84,7 @@ def token_counts(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
     rows = []
     for arm in arms:
         for lag in scale.lags_of(arm):
-            runs = [
-                read_json(_complete(run_folder(scale, arm, s, lag)) / "summary.json") for s in scale.seeds
-            ]
+            runs = [read_json(_complete(scale.run_folder(arm, s, lag)) / "summary.json") for s in scale.seeds]
             keys = ("tokens_generated", "tokens_trained", "responses_verified")
             rows.append({"arm": arm, "lag": lag} | {k: sum(r[k] for r in runs) for k in keys})
     return pd.DataFrame(rows)

@@ -1,6 +1,6 @@
 """What is evaluated: policies with their labels, problems, sampling, engine.
 
-An :class:`Evaluation` comes from an arm of the graph (:func:`evaluation_of_arm`) or from an evaluation file
+An :class:`Evaluation` comes from arms of the graph (:func:`evaluation_of_arm`) or from an evaluation file
 (:func:`evaluation_of_file`); nothing after that asks which.
 """
 
@@ -108,7 +108,9 @@ class Evaluation:
 
 
 def evaluation_of_arm(scale: Scale, arm: str) -> Evaluation:
-    """All policies of one arm (``base``: the policy that training starts from), on the held-out problems.
+    """All policies of one arm, on the held-out problems.
+
+    ``base`` is the policy that training starts from, ``ablations`` all arms of ``scale.ablations`` at once.
 
     Column ``seed`` is the seed of training (of the warm-up for ``base``); ``scale.evaluate.seed`` is that of
     sampling, the same for every policy of every arm, which makes comparisons paired.
@@ -119,12 +121,13 @@ def evaluation_of_arm(scale: Scale, arm: str) -> Evaluation:
     else:
         policies = [
             Candidate(
-                f"runs/{scale.scale}/train/{arm}/seed{seed}/lag{lag}/final",
-                f"{arm} lag {lag}",
-                {"arm": arm, "seed": seed, "lag": lag},
+                str(scale.run_folder(one, seed, lag) / "final"),
+                f"{one} lag {lag}",
+                {"arm": one, "seed": seed, "lag": lag},
             )
+            for one in scale.evaluated_as(arm)
             for seed in scale.seeds
-            for lag in scale.lags_of(arm)
+            for lag in scale.lags_of(one)
         ]
     sampling = SamplingConfig(
         max_tokens=scale.train.max_new_tokens,
