@@ -23,6 +23,7 @@ from rlvr.analysis.ablations import (
 from rlvr.analysis.corrections import pool
 from rlvr.analysis.dynamics import trace_variance, traced_ratio
 from rlvr.analysis.recipe_changes import change, settings_of
+from rlvr.analysis.study import Study, of_scale
 from rlvr.config import Scale, load_scale
 from rlvr.reporting.cells import Exact
 from rlvr.reporting.table import Table
@@ -32,18 +33,18 @@ NFPO = {"objective": "nfpo", "horizon": 4, "trace_clip": [0.8, 1.4], "ratio_clip
 TRACE, RECOMPUTED, MASK = "trace clip range", "recomputed log-probs and ratio clip", "token mask"
 
 
-def scale_with(recipes=None, ablations=None, **fields) -> Scale:
-    """The laptop's scale with some recipes changed or added; new ones are trained as ablations."""
+def study_with(recipes=None, ablations=None, **fields) -> Study:
+    """The laptop's study with some recipes changed or added; new ones are trained as ablations."""
     raw = load_scale(ROOT / "params.yaml").model_dump()
     raw["recipes"] |= recipes or {}
     if ablations is not None:
         raw["ablations"]["arms"] = ablations
-    return Scale.model_validate(raw | fields)
+    return of_scale(Scale.model_validate(raw | fields))
 
 
 def one_change(arm, **parameters):
     """(group, label) of an arm that is NFPO with other parameters."""
-    return change(scale_with({arm: NFPO | parameters}, [arm]), arm)
+    return change(study_with({arm: NFPO | parameters}, [arm]), arm)
 
 
 # --- what an arm changes ----------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ def one_change(arm, **parameters):
 
 def test_groups_of_the_laptop_s_recipes():
     front = [("dppo_tv", "DPPO-TV"), ("nfpo", "NFPO")]
-    assert ablation_groups(scale_with()) == {
+    assert ablation_groups(study_with()) == {
         TRACE: [
             *front,
             ("nfpo_trace_06_12", "trace in [0.6, 1.2]"),
@@ -68,7 +69,7 @@ def test_groups_of_the_laptop_s_recipes():
 
 
 def test_horizons_of_the_laptop_s_recipes():
-    arms = horizon_arms(scale_with())
+    arms = horizon_arms(study_with())
     assert list(arms.items()) == [
         (1, "dppo_tv"),
         (2, "nfpo_n2"),
@@ -79,11 +80,11 @@ def test_horizons_of_the_laptop_s_recipes():
 
 
 def test_only_trained_arms_stand_in_a_group():
-    scale = scale_with(ablations=["nfpo_kl", "fipo", "nfpo_n8"])
-    assert list(ablation_groups(scale)) == [MASK]
-    assert [arm for arm, _ in ablation_groups(scale)[MASK]] == ["dppo_tv", "nfpo", "nfpo_kl"]
-    assert horizon_arms(scale) == {1: "dppo_tv", 4: "nfpo", 8: "nfpo_n8"}
-    assert ablation_groups(scale_with(ablations=["fipo"])) == {}
+    study = study_with(ablations=["nfpo_kl", "fipo", "nfpo_n8"])
+    assert list(ablation_groups(study)) == [MASK]
+    assert [arm for arm, _ in ablation_groups(study)[MASK]] == ["dppo_tv", "nfpo", "nfpo_kl"]
+    assert horizon_arms(study) == {1: "dppo_tv", 4: "nfpo", 8: "nfpo_n8"}
+    assert ablation_groups(study_with(ablations=["fipo"])) == {}
 
 
 @pytest.mark.parametrize(
@@ -129,22 +130,22 @@ def test_what_stays_the_default_or_has_no_effect_is_no_change():
     ],
 )
 def test_a_recipe_that_is_not_what_its_label_says_is_refused(arm, parameters, told):
-    scale = scale_with({arm: NFPO | parameters}, [arm])
+    study = study_with({arm: NFPO | parameters}, [arm])
     for read in (ablation_groups, horizon_arms):
         with pytest.raises(ValueError, match=rf"recipes\.{arm}: its label says .*{told}"):
-            read(scale)
+            read(study)
 
 
 def test_a_changed_nfpo_changes_what_the_others_differ_in():
-    scale = scale_with({"nfpo": NFPO | {"trace_clip": [0.8, 1.2]}}, ["nfpo_n8"])
+    study = study_with({"nfpo": NFPO | {"trace_clip": [0.8, 1.2]}}, ["nfpo_n8"])
     with pytest.raises(ValueError, match=r"recipes\.nfpo_n8: .* another horizon, trace_clip than nfpo's"):
-        horizon_arms(scale)
+        horizon_arms(study)
 
 
 def test_two_arms_of_one_horizon_are_refused():
-    scale = scale_with({"unnamed": NFPO | {"horizon": 8}}, ["nfpo_n8", "unnamed"])
+    study = study_with({"unnamed": NFPO | {"horizon": 8}}, ["nfpo_n8", "unnamed"])
     with pytest.raises(ValueError, match="horizon=8 has two arms, 'nfpo_n8' and 'unnamed'"):
-        horizon_arms(scale)
+        horizon_arms(study)
 
 
 @pytest.mark.parametrize(
@@ -152,21 +153,21 @@ def test_two_arms_of_one_horizon_are_refused():
     [({"delta": 0.1}, "mask"), ({"loss_agg_mode": "seq-mean-token-mean"}, "loss_agg_mode")],
 )
 def test_dppo_is_horizon_1_only_if_it_trains_like_nfpo(parameters, differs):
-    scale = scale_with({"dppo_tv": {"objective": "dppo_tv", "delta": 0.2} | parameters})
+    study = study_with({"dppo_tv": {"objective": "dppo_tv", "delta": 0.2} | parameters})
     with pytest.raises(
         ValueError, match=rf"recipes\.dppo_tv is not recipes\.nfpo with N = 1: {differs} differ"
     ):
-        horizon_arms(scale)
+        horizon_arms(study)
 
 
 def test_groups_need_what_they_are_compared_with():
     with pytest.raises(ValueError, match=r"arms \['dppo_tv'\] are not trained"):
-        ablation_groups(scale_with(arms=("nfpo", "grpo")))
+        ablation_groups(study_with(arms=("nfpo", "grpo")))
 
 
 def test_settings_fill_in_defaults_and_shared_ones():
-    scale = scale_with()
-    found = settings_of(scale, scale.recipes["nfpo_kl"])
+    study = study_with()
+    found = settings_of(study, study.recipes["nfpo_kl"])
     assert found["mask"] == ("kl", {"delta": 0.05}) and found["trace_clip"] == (0.8, 1.4)
     assert (found["window"], found["recompute"], found["loss_agg_mode"]) == ("valid", "none", "token-mean")
     assert "rollout_log_prob" not in found and "delta" not in found
@@ -184,7 +185,15 @@ ACCURACY = {
 
 def samples(accuracy=None, lag=8, problems=("p", "q")) -> pd.DataFrame:
     rows = [
-        {"arm": arm, "seed": seed, "lag": lag, "problem": problem, "sample": i, "correct": i < 4 * share}
+        {
+            "arm": arm,
+            "seed": seed,
+            "lag": lag,
+            "benchmark": "embedded",
+            "problem": problem,
+            "sample": i,
+            "correct": i < 4 * share,
+        }
         for arm, seeds in (accuracy or ACCURACY).items()
         for seed, shares in seeds.items()
         for problem, share in zip(problems, shares, strict=True)
@@ -255,10 +264,10 @@ def test_an_arm_without_samples_is_named():
 
 
 def test_the_figure_s_rows_are_the_groups_with_their_numbers():
-    scale = scale_with(ablations=["nfpo_kl", "nfpo_trace_06_12"])
+    study = study_with(ablations=["nfpo_kl", "nfpo_trace_06_12"])
     values = {"nfpo": 0.5, "dppo_tv": 0.4, "nfpo_kl": 0.3, "nfpo_trace_06_12": 0.45, "fipo": 0.1}
     accuracy = pd.DataFrame({"arm": list(values), "value": list(values.values()), "low": 0.0, "high": 1.0})
-    frame = ablation_frame(scale, accuracy)
+    frame = ablation_frame(study, accuracy)
     assert frame[["group", "arm", "label", "is_baseline", "value"]].values.tolist() == [
         [TRACE, "dppo_tv", "DPPO-TV", True, 0.4],
         [TRACE, "nfpo", "NFPO", True, 0.5],
@@ -268,8 +277,8 @@ def test_the_figure_s_rows_are_the_groups_with_their_numbers():
         [MASK, "nfpo_kl", "KL mask", False, 0.3],
     ]
     with pytest.raises(ValueError, match=r"no rows of arms \['nfpo_kl'\]"):
-        ablation_frame(scale, accuracy[accuracy["arm"] != "nfpo_kl"])
-    assert ablation_frame(scale_with(ablations=["fipo"]), accuracy).empty
+        ablation_frame(study, accuracy[accuracy["arm"] != "nfpo_kl"])
+    assert ablation_frame(study_with(ablations=["fipo"]), accuracy).empty
 
 
 # --- presets ----------------------------------------------------------------------------------------------
@@ -300,7 +309,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def table(data):
-    return preset_table(scale_with(), samples(), data, 50, 0.9).set_index("setting")
+    return preset_table(study_with(), samples(), data, 50, 0.9).set_index("setting")
 
 
 def test_the_settings_of_both_presets(table):
@@ -375,7 +384,7 @@ def test_the_variance_is_the_median_over_steps(table, data):
 def test_windows_are_told_to_be_the_same_only_without_holes(table):
     assert "no response has a hole" in table.loc["window of the trace", "source"]
     holes = pool(records().query("position != 3"))
-    holed = preset_table(scale_with(), samples(), holes, 50, 0.9).set_index("setting")
+    holed = preset_table(study_with(), samples(), holes, 50, 0.9).set_index("setting")
     assert "hole" not in holed.loc["window of the trace", "source"]
     positions, valid = (
         traced_ratio(holes.log_ratio, holes.mask, 8, 3.0, (0.8, 1.2), window)
@@ -403,9 +412,9 @@ def test_the_table_may_be_shown(table):
 )
 def test_a_recipe_that_is_not_its_preset_is_refused(data, recipes, message):
     with pytest.raises(ValueError, match=message):
-        preset_table(scale_with(recipes), samples(), data, 50, 0.9)
+        preset_table(study_with(recipes), samples(), data, 50, 0.9)
 
 
 def test_presets_need_the_release_s_samples(data):
     with pytest.raises(ValueError, match="nfpo_release"):
-        preset_table(scale_with(), samples({"nfpo": ACCURACY["nfpo"]}), data, 50, 0.9)
+        preset_table(study_with(), samples({"nfpo": ACCURACY["nfpo"]}), data, 50, 0.9)

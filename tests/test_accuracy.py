@@ -25,10 +25,18 @@ from rlvr.analysis.accuracy import (
 PROBLEMS = ("p3", "p1", "p2", "p4", "p0")
 
 
-def run(arm, seed, lag, grid, problems=PROBLEMS):
+def run(arm, seed, lag, grid, problems=PROBLEMS, benchmark="embedded"):
     """Rows of one run; ``grid[i][j]`` is the verdict on sample j of problem i."""
     rows = [
-        {"arm": arm, "seed": seed, "lag": lag, "problem": p, "sample": j, "correct": verdict}
+        {
+            "arm": arm,
+            "seed": seed,
+            "lag": lag,
+            "benchmark": benchmark,
+            "problem": p,
+            "sample": j,
+            "correct": verdict,
+        }
         for p, verdicts in zip(problems, grid, strict=True)
         for j, verdict in enumerate(verdicts)
     ]
@@ -229,8 +237,51 @@ def test_accuracy_frame_has_a_row_per_arm_and_lag_and_compares_with_the_base(sam
         assert row["over seeds"].n_unit == "seeds" and row["gain over base"].n_unit == "problems"
 
 
-def test_accuracy_frame_needs_the_base_and_every_run(samples):
-    with pytest.raises(ValueError):
-        accuracy_frame(samples[samples["arm"] != "base"], ["nfpo"], (0,), (1,), 0.95)
+def test_accuracy_frame_needs_every_run_and_has_no_gain_without_the_base(samples):
+    without = accuracy_frame(samples[samples["arm"] != "base"], ["nfpo"], (0,), (1,), 0.95)
+    assert list(without.columns) == ["arm", "lag", "pass@1", "over seeds"]
     with pytest.raises(ValueError, match="nothing to estimate"):
         accuracy_frame(samples, ["dppo_tv"], (0,), (1,), 0.95)
+
+
+# --- several benchmarks -----------------------------------------------------------------------------------
+
+#: arm -> seed -> verdicts of two problems of a small benchmark and four of a large one, two samples each.
+TWO = {
+    "a": {0: ([[1, 1], [1, 0]], [[0, 0], [1, 0], [0, 0], [0, 0]]), 1: ([[1, 0], [0, 0]], [[0, 1]] * 4)},
+    "b": {0: ([[1, 0], [0, 0]], [[0, 0], [1, 0], [0, 0], [0, 0]]), 1: ([[0, 0], [0, 0]], [[1, 1]] * 4)},
+}
+
+
+def of_two(arms=TWO):
+    small, large = ("s0", "s1"), ("l0", "l1", "l2", "l3")
+    return pd.concat(
+        run(arm, seed, 0, grid, names, benchmark)
+        for arm, seeds in arms.items() for seed, grids in seeds.items()
+        for grid, names, benchmark in zip(grids, (small, large), ("small", "large"), strict=True)
+    )  # fmt: skip
+
+
+def test_every_benchmark_counts_once():
+    a = of_two({"a": TWO["a"]})
+    # seed 0: (3/4 + 1/8) / 2, seed 1: (1/4 + 1/2) / 2
+    assert pass1_by_seed(a).to_dict() == pytest.approx({0: 0.4375, 1: 0.375})
+    estimate = pass1(a, 0.95)
+    assert estimate.value == pytest.approx(0.40625) and estimate.low < 0.40625 < estimate.high
+    assert (estimate.n, estimate.n_unit, estimate.seeds) == (6, "problems", (0, 1))
+    assert "within benchmarks" in estimate.method
+    # pass@2: both samples wrong or not; seed 0: (1 + 1/4) / 2, seed 1: (1/2 + 1) / 2
+    assert pass_k(a, 2, 0.95).value == pytest.approx((0.625 + 0.75) / 2)
+    assert pass_k(a, 1, 0.95).value == pytest.approx(0.40625)
+
+
+def test_a_difference_counts_every_benchmark_once():
+    # seed 0: ((3/4 - 1/4) + 0) / 2, seed 1: (1/4 - 1/2) / 2
+    check(seed_difference(of_two(), "a", "b", 0, 0.95), *student([0.25, -0.125], 0.95))
+
+
+def test_one_benchmark_is_the_same_by_any_name(samples):
+    other = samples.assign(benchmark="math500")
+    rows = select(other, "nfpo", 8)
+    assert pass1(rows, 0.9) == pass1(select(samples, "nfpo", 8), 0.9)
+    assert pass_k(rows, 2, 0.9) == pass_k(select(samples, "nfpo", 8), 2, 0.9)

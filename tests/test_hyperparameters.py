@@ -6,6 +6,7 @@ import pytest
 from notebook_factory import PROJECT
 
 from rlvr.analysis.hyperparameters import hyperparameter_table
+from rlvr.analysis.study import Study, of_scale
 from rlvr.config import Scale, load_scale, load_yaml
 from rlvr.reporting.cells import Exact, Stated, pretty
 from rlvr.reporting.table import Table
@@ -13,16 +14,16 @@ from rlvr.reporting.table import Table
 SCALES = sorted([PROJECT / "params.yaml", *PROJECT.glob("pipelines/scales/*/params.yaml")])
 
 
-def scale(**changes) -> Scale:
-    """The default scale with sections changed: ``train={"lr": 1}``."""
+def study(**changes) -> Study:
+    """The default scale's with sections changed: ``train={"lr": 1}``."""
     raw = load_yaml(PROJECT / "params.yaml")
     for section, values in changes.items():
         raw[section] |= values
-    return Scale.model_validate(raw)
+    return of_scale(Scale.model_validate(raw))
 
 
 def ours(setting, **changes) -> str:
-    return pretty(hyperparameter_table(scale(**changes)).set_index("setting").loc[setting, "ours"])
+    return pretty(hyperparameter_table(study(**changes)).set_index("setting").loc[setting, "ours"])
 
 
 @pytest.mark.parametrize(
@@ -42,13 +43,13 @@ def ours(setting, **changes) -> str:
     ],
 )
 def test_what_the_paper_states(setting, paper, source):
-    row = hyperparameter_table(scale()).set_index("setting").loc[setting]
+    row = hyperparameter_table(study()).set_index("setting").loc[setting]
     assert (pretty(row["paper"]), row["source"]) == (paper, source)
     assert isinstance(row["paper"], (Stated, str))
 
 
 def test_the_papers_numbers_agree_with_each_other():
-    paper = hyperparameter_table(scale()).set_index("setting")["paper"]
+    paper = hyperparameter_table(study()).set_index("setting")["paper"]
     number = {name: cell.value for name, cell in paper.items() if isinstance(cell, Stated)}
     responses = number["prompts per step"] * number["responses per prompt"]
     assert responses == number["updates per step"] * number["responses per minibatch"]
@@ -96,7 +97,7 @@ def test_responses_per_minibatch_follow_from_three_settings():
 @pytest.mark.parametrize("path", SCALES, ids=lambda p: p.parent.name)
 def test_the_table_may_be_shown_for_every_scale(path):
     """No bare number, nothing empty: what `save_table` refuses would fail the stage."""
-    frame = hyperparameter_table(load_scale(path))
+    frame = hyperparameter_table(of_scale(load_scale(path)))
     table = Table.from_frame(frame)
     assert list(frame.columns) == ["setting", "paper", "source", "ours"]
     assert frame["setting"].is_unique and len(table.rows) == len(frame) == 18

@@ -9,6 +9,7 @@ import pytest
 from notebook_factory import PROJECT
 
 from rlvr.analysis.runs import load_metrics, load_records, load_samples, token_counts
+from rlvr.analysis.study import of_scale
 from rlvr.config import load_scale
 from rlvr.storage import write_json
 
@@ -18,16 +19,16 @@ RECORDED = ((0, 0), (2, 0), (4, 1), (6, 1))  # response of the step, its minibat
 
 
 @pytest.fixture
-def scale(tmp_path, monkeypatch):
+def study(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     whole = load_scale(PROJECT / "params.yaml")
     train = whole.train.model_copy(update={"lags": (0, 2), "steps": STEPS})
-    return whole.model_copy(update={"scale": "tiny", "seeds": (0, 4), "train": train})
+    return of_scale(whole.model_copy(update={"scale": "tiny", "seeds": (0, 4), "train": train}))
 
 
-def write_run(scale, arm, seed, lag, reached=STEPS, stopped="clip_fraction"):
+def write_run(study, arm, seed, lag, reached=STEPS, stopped="clip_fraction"):
     """A finished run: reward = seed + step / 10, ``tokens`` of position 0 tells seed, step and response."""
-    folder = scale.run_folder(arm, seed, lag)
+    folder = study.run_folder(arm, seed, lag)
     folder.mkdir(parents=True)
     steps = [{"step": t, "reward": seed + t / 10} for t in range(STEPS)]
     if stopped:
@@ -52,16 +53,16 @@ def write_run(scale, arm, seed, lag, reached=STEPS, stopped="clip_fraction"):
 
 
 @pytest.fixture
-def runs(scale):
+def runs(study):
     for arm, stopped in (("grpo", "clip_fraction"), ("nfpo", "masked_fraction"), ("uncorrected", None)):
-        for seed in scale.seeds:
-            for lag in scale.train.lags:
-                write_run(scale, arm, seed, lag, stopped=stopped)
-    return scale
+        for seed in study.seeds:
+            for lag in study.train.lags:
+                write_run(study, arm, seed, lag, stopped=stopped)
+    return study
 
 
-def test_folder_of_a_run(scale):
-    assert scale.run_folder("nfpo", 4, 2) == Path("runs/tiny/train/nfpo/seed4/lag2")
+def test_folder_of_a_run(study):
+    assert study.run_folder("nfpo", 4, 2) == Path("runs/tiny/train/nfpo/seed4/lag2")
 
 
 def test_metrics_have_one_row_per_step_and_one_for_what_came_after(runs):
@@ -109,15 +110,15 @@ def test_on_policy_is_only_what_the_current_weights_sampled(runs, lag, on_policy
 
 
 @pytest.mark.parametrize("reader", [load_metrics, token_counts])
-def test_an_unfinished_run_is_no_short_curve(scale, reader):
-    for seed in scale.seeds:
-        for lag in scale.train.lags:
-            write_run(scale, "grpo", seed, lag, reached=STEPS - (seed == 4 and lag == 2))
+def test_an_unfinished_run_is_no_short_curve(study, reader):
+    for seed in study.seeds:
+        for lag in study.train.lags:
+            write_run(study, "grpo", seed, lag, reached=STEPS - (seed == 4 and lag == 2))
     with pytest.raises(ValueError, match=r"grpo/seed4/lag2: reached step 2 of 3"):
-        reader(scale, ["grpo"])
+        reader(study, ["grpo"])
     with pytest.raises(ValueError, match=r"grpo/seed4/lag2: reached step 2 of 3"):
-        load_records(scale, "grpo", 2)
-    assert len(load_records(scale, "grpo", 0))
+        load_records(study, "grpo", 2)
+    assert len(load_records(study, "grpo", 0))
 
 
 @pytest.mark.parametrize("reader", [load_metrics, token_counts])
@@ -138,21 +139,21 @@ def test_token_counts_add_up_seeds(runs):
     assert len(frame) == 4
 
 
-def test_samples_of_all_arms_are_joined_and_a_missing_arm_is_named(scale):
-    first, second = scale.ablations.arms[:2]
+def test_samples_of_all_arms_are_joined_and_a_missing_arm_is_named(study):
+    first, second = study.ablations.arms[:2]
     whole = {"base": ["base"] * 2, "nfpo": ["nfpo"] * 2, first: [first, second], "dppo_tv": ["grpo"]}
     for arm, arms in whole.items():
-        folder = scale.evaluation_folder(arm)
-        folder.mkdir(parents=True)
+        ((path, _),) = study.sample_files(arm)
+        path.parent.mkdir(parents=True)
         right = pd.array([None, True][: len(arms)], dtype="boolean")
         pd.DataFrame({"problem": ["a", "b"][: len(arms)], "arm": arms, "correct": right}).to_parquet(
-            folder / "samples.parquet", index=False
+            path, index=False
         )
-    frame = load_samples(scale, ["base", "nfpo", second])  # of the ablations' common file only what was asked
+    frame = load_samples(study, ["base", "nfpo", second])  # of the ablations' common file only what was asked
     assert frame["arm"].tolist() == ["base", "base", "nfpo", "nfpo", second]
     assert frame["correct"].dtype == "boolean"
     assert frame["correct"].isna().tolist() == [True, False, True, False, False]
     with pytest.raises(FileNotFoundError, match="the evaluation of 'grpo' makes it"):
-        load_samples(scale, ["base", "grpo"])
+        load_samples(study, ["base", "grpo"])
     with pytest.raises(ValueError, match="holds no samples of 'dppo_tv'"):
-        load_samples(scale, ["dppo_tv"])
+        load_samples(study, ["dppo_tv"])

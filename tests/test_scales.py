@@ -40,6 +40,9 @@ OF_FILES = (
     "rlvr.problems.benchmarks",
     *OF_TEXTS,
 )
+#: What a study of a setting of experiments takes beside that of a scale; tests/test_study.py looks at what a
+#: scale imports.
+OF_EXPERIMENTS = ("rlvr.analysis.setting_study", "rlvr.engines.jobs")
 BRANCHES = {
     # of engine verl, whose scales name all engines in `engine_code`
     **dict.fromkeys(("train", "ablate"), ("rlvr.engines.jobs",)),
@@ -48,11 +51,10 @@ BRANCHES = {
     "evaluate_ablations": OF_FILES,
     "pretrained": ("rlvr.engines.local.workers", "rlvr.evaluation.sampled"),
     # Tables of benchmarks and the notes under them ask verifiers and catalogues; these stages have neither.
-    **{
-        stage: ("rlvr.verifiers", "rlvr.problems")
-        for stage in ("theory", "objectives", "training", "ablations", "report")
-    },
-    **{stage: ("rlvr.problems.benchmarks", *OF_TEXTS) for stage in ("accuracy", "dynamics", "surrogate")},
+    **dict.fromkeys(("theory", "objectives", "report"), ("rlvr.verifiers", "rlvr.problems")),
+    **dict.fromkeys(("training", "ablations"), ("rlvr.verifiers", "rlvr.problems", *OF_EXPERIMENTS)),
+    **dict.fromkeys(("accuracy", "dynamics"), ("rlvr.problems.benchmarks", *OF_TEXTS, *OF_EXPERIMENTS)),
+    "surrogate": ("rlvr.problems.benchmarks", *OF_TEXTS),
 }
 #: Parameters a stage's code names without their deciding its results: (stage, parameter) -> why.
 NO_PARAMETER_OF_RESULTS = {
@@ -345,13 +347,17 @@ def chains(tree: ast.AST, name: str) -> set[tuple[str, ...]]:
 
 
 def parameters_read(notebook: str) -> set[str]:
-    """Parameters that a notebook reads itself, or through functions that it hands its Scale to."""
-    found = chains(notebook_tree(notebook), "scale")
+    """Parameters that a notebook reads itself, or through functions that it hands its Scale or Study to.
+
+    A study has a scale's sections as they are (tests/test_study.py), so that ``study.train.lags`` is a read
+    of ``train.lags``; the function that hands them over reads none.
+    """
+    found = chains(notebook_tree(notebook), "scale") | chains(notebook_tree(notebook), "study")
     functions: dict[str, list[ast.FunctionDef]] = {}
     classes: dict[str, list[ast.ClassDef]] = {}
-    for module in modules_of(notebook, ("rlvr.engines.jobs",)):
+    for module in modules_of(notebook, OF_EXPERIMENTS):
         for node in ast.walk(parsed(module_file(module))):
-            if isinstance(node, ast.FunctionDef):
+            if isinstance(node, ast.FunctionDef) and node.name != "of_scale":
                 functions.setdefault(node.name, []).append(node)
             if isinstance(node, ast.ClassDef):
                 classes.setdefault(node.name, []).append(node)
@@ -371,7 +377,7 @@ def parameters_read(notebook: str) -> set[str]:
                    if isinstance(n, ast.Name) for c in classes.get(n.id, [])):  # fmt: skip
                 pending += [n.id for n in ast.walk(function) if isinstance(n, ast.Name)]
             for argument in function.args.args:
-                if argument.annotation is not None and ast.unparse(argument.annotation) == "Scale":
+                if argument.annotation is not None and ast.unparse(argument.annotation) in ("Scale", "Study"):
                     found |= chains(function, argument.arg)
                     pending += [n.id for n in ast.walk(function) if isinstance(n, ast.Name)]
     sections = Scale.model_fields

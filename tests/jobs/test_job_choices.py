@@ -92,6 +92,12 @@ def choices():
         for path, source in file.sources.items():
             if not source.startswith("choice"):
                 continue
+            if path.startswith("analysis."):
+                yield (
+                    {"report": "Report", "dynamics": "Dynamics"}[path.split(".")[2]],
+                    path.rpartition(".")[2],
+                )
+                continue
             setting = max((n for n in file.settings if path.startswith(f"settings.{n}.")), key=len)
             parts = path.removeprefix(f"settings.{setting}.").split(".")
             if parts[0] == "arms":
@@ -111,6 +117,7 @@ def test_every_choice_of_the_experiments_is_a_listed_decision():
     }
     found = set(choices())
     assert {("Data", "split"), ("nfpo", "horizon"), ("nfpo", "band"), ("Setting", "seeds")} <= found
+    assert {("Report", "margin"), ("Dynamics", "horizons")} <= found
     assert found <= named, found - named
 
 
@@ -129,6 +136,14 @@ def test_numbers_of_the_decisions_are_those_of_the_experiments():
     assert [(r.responses, r.every, r.megabytes) for r in kept] == [
         (16, 4, 500), (16, 10, 500), (16, 10, 500), (16, 1, 500),
     ]  # fmt: skip
+    for file in (paper, one):
+        report, dynamics = file.analysis["nfpo"].report, file.analysis["nfpo"].dynamics
+        assert (
+            f"margin of {report.margin}"
+            in text["Intervals, margin and horizons of the experiments' analysis"]
+        )
+        assert (report.confidence, report.bootstrap, report.margin) == (0.95, 2000, 0.02)
+        assert dynamics.horizons == (1, *sorted(horizons)) and dynamics.segment == 50
     small = one.get("nfpo-0.6b-nfpo")
     assert (small.rollout.prompts_per_step, small.data.max_response_length) == (32, 2048)
     assert small.update.steps == 200

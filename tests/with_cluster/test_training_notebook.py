@@ -23,6 +23,7 @@ from ruamel.yaml import YAML
 
 import rlvr
 from rlvr.analysis.runs import load_metrics, load_records, token_counts
+from rlvr.analysis.study import of_scale
 from rlvr.config import Scale, load_scale, load_yaml
 from rlvr.engines.jobs.local_ray import NOTE, _processes
 from rlvr.engines.local.policy import Policy, new_policy
@@ -100,16 +101,16 @@ def inside(folder, monkeypatch):
 
 
 def test_analyses_read_it_as_a_run_of_the_local_engine(scale, inside):
-    metrics = load_metrics(scale, ["nfpo"])
+    metrics = load_metrics(of_scale(scale), ["nfpo"])
     assert metrics["step"].tolist() == list(range(STEPS + 1))
     for name in ("reward", "entropy", "grad_norm", "kl", "stopped_share", "response_length", "truncated"):
         assert metrics[name].iloc[:STEPS].notna().all(), name
     assert metrics["val_pass1"].notna().tolist() == [True, False, True, False, True]
     assert (
         metrics["tokens_generated"].iloc[STEPS - 1]
-        == token_counts(scale, ["nfpo"])["tokens_generated"].item()
+        == token_counts(of_scale(scale), ["nfpo"])["tokens_generated"].item()
     )
-    records = load_records(scale, "nfpo", 0)
+    records = load_records(of_scale(scale), "nfpo", 0)
     assert records.groupby(["step", "minibatch"])["response"].nunique().tolist() == [2] * 2 * STEPS
     on_policy = records[~records["off_policy"]]
     assert (

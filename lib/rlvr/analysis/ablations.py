@@ -32,7 +32,8 @@ from rlvr.analysis.recipe_changes import (
     recipe_of,
     settings_of,
 )
-from rlvr.config import Recipe, Scale
+from rlvr.analysis.study import Study
+from rlvr.config import Recipe
 from rlvr.evaluation import Estimate, seed_interval, with_ends
 from rlvr.objectives.trace import NFPO_PRESETS
 from rlvr.reporting.cells import Exact
@@ -51,7 +52,7 @@ _SOURCES = {
 }
 
 
-def ablation_groups(scale: Scale) -> dict[str, list[tuple[str, str]]]:
+def ablation_groups(study: Study) -> dict[str, list[tuple[str, str]]]:
     """Group -> (arm, label) of DPPO-TV, NFPO and the trained arms that differ from it in the group's setting.
 
     A group without such an arm is left out, and so are arms that differ in the horizon (:func:`horizon_arms`)
@@ -60,11 +61,11 @@ def ablation_groups(scale: Scale) -> dict[str, list[tuple[str, str]]]:
     Raises:
         ValueError: see :func:`rlvr.analysis.recipe_changes.change`; ``nfpo`` or ``dppo_tv`` is not trained.
     """
-    trained = _trained(scale)
+    trained = _trained(study)
     if missing := [arm for arm in (DPPO, FULL) if arm not in trained]:
         raise ValueError(f"arms {missing} are not trained: ablations are compared with them; arms {trained}")
     front = [(arm, objective_label(arm)) for arm in (DPPO, FULL)]
-    found = {arm: change(scale, arm) for arm in trained}
+    found = {arm: change(study, arm) for arm in trained}
     groups = {
         name: [(arm, where[1]) for arm, where in found.items() if where and where[0] == name]
         for name in (TRACE_CLIP, RECOMPUTED, MASK)
@@ -72,7 +73,7 @@ def ablation_groups(scale: Scale) -> dict[str, list[tuple[str, str]]]:
     return {name: front + arms for name, arms in groups.items() if arms}
 
 
-def horizon_arms(scale: Scale) -> dict[int, str]:
+def horizon_arms(study: Study) -> dict[int, str]:
     """Horizon N -> trained arm, by rising N: NFPO's where nothing but N differs, and N = 1 is DPPO-TV.
 
     DPPO-TV is NFPO with N = 1 up to its cap of the ratio.
@@ -82,13 +83,13 @@ def horizon_arms(scale: Scale) -> dict[int, str]:
             differs from NFPO in its mask's threshold or in how it trains.
     """
     found: dict[int, str] = {}
-    for arm in _trained(scale):
-        where = change(scale, arm)
+    for arm in _trained(study):
+        where = change(study, arm)
         if arm == DPPO:
-            check_dppo(scale)
+            check_dppo(study)
             horizon = 1
         elif arm == FULL or (where and where[0] == HORIZON):
-            horizon = settings_of(scale, scale.recipes[arm])["horizon"]
+            horizon = settings_of(study, study.recipes[arm])["horizon"]
         else:
             continue
         if horizon in found:
@@ -115,7 +116,7 @@ def final_accuracy(samples: pd.DataFrame, arms: Iterable[str], lag: int, confide
     return frame.drop(columns="estimate").assign(points=[tuple(values.tolist()) for values in points])
 
 
-def ablation_frame(scale: Scale, accuracy: pd.DataFrame) -> pd.DataFrame:
+def ablation_frame(study: Study, accuracy: pd.DataFrame) -> pd.DataFrame:
     """Rows of :func:`rlvr.reporting.figures_ablations.ablation_figure`: :func:`ablation_groups` with the
     numbers of :func:`final_accuracy`. Without groups it has no rows.
 
@@ -124,7 +125,7 @@ def ablation_frame(scale: Scale, accuracy: pd.DataFrame) -> pd.DataFrame:
     """
     rows = [
         {"group": group, "arm": arm, "label": label, "is_baseline": arm in (DPPO, FULL)}
-        for group, arms in ablation_groups(scale).items()
+        for group, arms in ablation_groups(study).items()
         for arm, label in arms
     ]
     frame = pd.DataFrame(rows, columns=["group", "arm", "label", "is_baseline"])
@@ -152,7 +153,7 @@ def differences(
 
 
 def preset_table(
-    scale: Scale, samples: pd.DataFrame, data: Pool, resamples: int, confidence: float
+    study: Study, samples: pd.DataFrame, data: Pool | None, resamples: int, confidence: float
 ) -> pd.DataFrame:
     """The presets ``text`` and ``release`` side by side, and what the difference does (nfpo-x9).
 
@@ -167,10 +168,12 @@ def preset_table(
         data: off-policy records of one arm, whose tokens both traces are computed on.
 
     Raises:
-        ValueError: a recipe of the two that is not its preset; missing samples or seeds.
+        ValueError: no records; a recipe of the two that is not its preset; missing samples or seeds.
     """
-    ours = [_check_preset(scale, FULL, "text"), _check_preset(scale, RELEASE, "release")]
-    lag = scale.ablations.lag
+    if data is None:
+        raise ValueError("there are no records to compute both traces on")
+    ours = [_check_preset(study, FULL, "text"), _check_preset(study, RELEASE, "release")]
+    lag = study.ablations.lag
     pair = differences(samples, {"gain": (RELEASE, FULL)}, lag, confidence)["gain"]
     final = [
         seed_interval(by_seed.to_numpy(), by_seed.index.tolist(), confidence=confidence)
@@ -186,8 +189,8 @@ def preset_table(
     return pd.DataFrame(rows, columns=["setting", "text", "release", "release - text", "source"])
 
 
-def _trained(scale: Scale) -> list[str]:
-    return [*scale.arms, *scale.ablations.arms]
+def _trained(study: Study) -> list[str]:
+    return [*study.arms, *study.ablations.arms]
 
 
 def _common_seeds(samples: pd.DataFrame, arms: Sequence[str], lag: int) -> tuple[int, ...]:
@@ -202,11 +205,11 @@ def _common_seeds(samples: pd.DataFrame, arms: Sequence[str], lag: int) -> tuple
     return seeds[arms[0]]
 
 
-def _check_preset(scale: Scale, arm: str, preset: str) -> dict[str, Any]:
+def _check_preset(study: Study, arm: str, preset: str) -> dict[str, Any]:
     """Settings of an arm that must be its preset; the release's advantage is not divided [official]."""
     own = {"advantage_std": "none"} if preset == "release" else {}
-    wanted = settings_of(scale, Recipe(objective=FULL, **NFPO_PRESETS[preset], **own))
-    found = settings_of(scale, recipe_of(scale, arm))
+    wanted = settings_of(study, Recipe(objective=FULL, **NFPO_PRESETS[preset], **own))
+    found = settings_of(study, recipe_of(study, arm))
     if other := {name: found[name] for name in found if found[name] != wanted[name]}:
         raise ValueError(f"recipes.{arm} is not the preset {preset!r}: {other} differ")
     return found

@@ -32,6 +32,8 @@ SWITCH_RULES: dict[str, dict[str, Any]] = {
     "dead zone 1 %, decided pairs": {"rule": "dead_zone_decided", "dead_zone": 0.01},
 }
 PERMUTATIONS = 10
+#: A part of a claim that was not measured; it leaves the claim open.
+UNKNOWN = Estimate(float("nan"), None, None, 0, "seeds", (), "not measured")
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,7 @@ def over_seeds(data: Pool, shares: Shares, confidence: float) -> Estimate:
     The interval of :func:`estimate` is narrower: it takes these trainings as given, and their responses,
     many of which share a policy, as independent.
     """
-    numerator, denominator = shares.numerator.numpy(), shares.denominator.numpy()
-    of_seed = [data.seed == seed for seed in data.seeds]
-    values = [numerator[rows].sum() / denominator[rows].sum() for rows in of_seed]
-    return seed_interval(values, data.seeds, confidence=confidence)
+    return seed_interval(_by_seed(data, shares), data.seeds, confidence=confidence)
 
 
 def strength_frame(
@@ -105,10 +104,10 @@ def strength_frame(
     where a seed lacks the class); classes that do not occur are left out.
     """
     rho, traced = (traced_ratio(data.log_ratio, data.mask, **kw) for kw in ({"horizon": 1}, trace))
-    of_token = np.asarray(classes)[data.token.numpy()]
+    of_token, numbers = _numbered(data, classes)
     rows = []
-    for name in ["all tokens", *dict.fromkeys(classes)]:
-        mask = data.mask if name == "all tokens" else data.mask & torch.from_numpy(of_token == name)
+    for name in ["all tokens", *numbers]:
+        mask = data.mask if name == "all tokens" else data.mask & (of_token == numbers[name])
         if not mask.any():
             continue
         plain, corrected = correction_strength(rho, mask), correction_strength(traced, mask)
@@ -120,6 +119,39 @@ def strength_frame(
             | {"over seeds": over_seeds(data, more, confidence) if _in_every_seed(data, more) else None}
         )
     return pd.DataFrame(rows)
+
+
+def _numbered(data: Pool, classes: Sequence[str]) -> tuple[Tensor, dict[str, int]]:
+    """(number of every token's class [B, T], class -> number); a name for each of millions of tokens would
+    not fit the memory."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(classes))}
+    of_id = torch.tensor([numbers[name] for name in classes], dtype=torch.int16)
+    return of_id[data.token], numbers
+
+
+def class_gap(
+    data: Pool, classes: Sequence[str], a: str, b: str, trace: dict[str, Any], confidence: float
+) -> Estimate:
+    """How much more correction strength the trace adds to tokens of class ``a`` than of ``b``: per seed, then
+    Student's t over seeds. NaN where a seed lacks one of them."""
+    rho, traced = (traced_ratio(data.log_ratio, data.mask, **kw) for kw in ({"horizon": 1}, trace))
+    of_token, numbers = _numbered(data, classes)
+    added = []
+    for name in (a, b):
+        mask = data.mask & (of_token == numbers.get(name, -1))
+        plain, corrected = correction_strength(rho, mask), correction_strength(traced, mask)
+        more = Shares(corrected.numerator - plain.numerator, plain.denominator)
+        if not _in_every_seed(data, more):
+            return UNKNOWN
+        added.append(_by_seed(data, more))
+    return seed_interval(np.subtract(*added), data.seeds, confidence=confidence)
+
+
+def _by_seed(data: Pool, shares: Shares) -> list[float]:
+    """Each seed's pooled share."""
+    numerator, denominator = shares.numerator.numpy(), shares.denominator.numpy()
+    of_seed = [data.seed == seed for seed in data.seeds]
+    return [numerator[rows].sum() / denominator[rows].sum() for rows in of_seed]
 
 
 def _in_every_seed(data: Pool, shares: Shares) -> bool:

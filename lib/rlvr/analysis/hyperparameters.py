@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from rlvr.config import Scale
+from rlvr.analysis.study import Study
 from rlvr.reporting.bundle import Exact, Stated
 
 #: What the text, or the authors' release where the text is silent, says; None where neither does.
@@ -30,14 +30,13 @@ _PAPER = {
 }
 
 
-def hyperparameter_table(scale: Scale) -> pd.DataFrame:
-    """One row per setting: the paper's value with its source, and this scale's."""
-    train, evaluate, model = scale.train, scale.evaluate, scale.model
-    low, high = scale.problems.operations
+def hyperparameter_table(study: Study) -> pd.DataFrame:
+    """One row per setting: the paper's value with its source, and that of these runs."""
+    train, evaluate = study.train, study.evaluate
     std = {"none": "not divided by std"}.get(train.advantage_std, f"divided by {train.advantage_std} std")
     ours = {
-        "model": f"Qwen3 architecture, {model.num_hidden_layers} layers of {model.hidden_size}",
-        "training problems": f"{scale.problems.task}, {low}-{high} arithmetic steps, fresh at every step",
+        "model": _model(study),
+        "training problems": _problems(study),
         "prompts per step": train.prompts_per_step,
         "responses per prompt": train.group_size,
         "responses per minibatch": train.prompts_per_step * train.group_size // train.minibatches,
@@ -48,7 +47,7 @@ def hyperparameter_table(scale: Scale) -> pd.DataFrame:
         "sampling temperature, training": train.temperature,
         "sampling temperature, evaluation": evaluate.temperature,
         "samples per problem, evaluation": evaluate.samples,
-        "KL or entropy term": "none",
+        "KL or entropy term": study.penalties,
         "advantage": f"group relative, {std}",
         "aggregation": train.loss_agg_mode,
         "gradient clip": train.grad_clip,
@@ -65,3 +64,18 @@ def hyperparameter_table(scale: Scale) -> pd.DataFrame:
         for name, (value, source) in _PAPER.items()
     ]
     return pd.DataFrame(rows)
+
+
+def _model(study: Study) -> str:
+    if not study.embedded:
+        return study.model
+    return f"Qwen3 architecture, {study.model.num_hidden_layers} layers of {study.model.hidden_size}"
+
+
+def _problems(study: Study) -> str:
+    problems = study.problems
+    if study.embedded:
+        low, high = problems.operations
+        return f"{problems.task}, {low}-{high} arithmetic steps, fresh at every step"
+    levels = f", level {', '.join(map(str, problems.levels))}" if problems.levels else ""
+    return f"{problems.train}{levels}"

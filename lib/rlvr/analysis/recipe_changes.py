@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlvr import objectives
-from rlvr.config import Recipe, Scale
+from rlvr.analysis.study import Study
+from rlvr.config import Recipe
 from rlvr.engines.local.methods import OWN, resolve
 from rlvr.objectives.trace import DELTAS
 from rlvr.reporting.style import OBJECTIVE_LABELS
@@ -31,18 +32,18 @@ _MASK_SETTINGS = {"region"}.union(*(names for _, names in MASKS.values()))
 _RECOMPUTED = {"none": "nothing recomputed", "all": "all ratios recomputed", "trace": "trace recomputed"}
 
 
-def recipe_of(scale: Scale, arm: str) -> Recipe:
-    if arm not in scale.recipes:
-        raise ValueError(f"arm={arm!r} has no recipe; recipes are {sorted(scale.recipes)}")
-    return scale.recipes[arm]
+def recipe_of(study: Study, arm: str) -> Recipe:
+    if arm not in study.recipes:
+        raise ValueError(f"arm={arm!r} has no recipe; recipes are {sorted(study.recipes)}")
+    return study.recipes[arm]
 
 
-def settings_of(scale: Scale, recipe: Recipe) -> dict[str, Any]:
+def settings_of(study: Study, recipe: Recipe) -> dict[str, Any]:
     """Everything that decides how a recipe of objective ``nfpo`` trains.
 
     Names are those of the objective and of ``train``, but ``mask`` is (region, its own parameters).
     """
-    train, parameters = resolve(scale.train, recipe)
+    train, parameters = resolve(study.train, recipe)
     objective = objectives.get(recipe.objective)
     every = {k: v for k, v in objective.parameters.items() if k not in objective.tensors} | parameters
     every = {k: tuple(v) if isinstance(v, list) else v for k, v in every.items()}
@@ -54,7 +55,7 @@ def settings_of(scale: Scale, recipe: Recipe) -> dict[str, Any]:
     return rest | {"mask": (region, own)} | {name: getattr(train, name) for name in OWN}
 
 
-def change(scale: Scale, arm: str) -> tuple[str, str] | None:
+def change(study: Study, arm: str) -> tuple[str, str] | None:
     """(group, label) of the one setting in which an arm differs from ``nfpo``.
 
     None for ``nfpo`` itself, for another objective, for the release preset, and for an arm without a label in
@@ -63,10 +64,10 @@ def change(scale: Scale, arm: str) -> tuple[str, str] | None:
     Raises:
         ValueError: an arm that differs in nothing, or whose recipe is not what its label says.
     """
-    recipe = recipe_of(scale, arm)
+    recipe = recipe_of(study, arm)
     if recipe.objective != "nfpo" or arm in (FULL, RELEASE):
         return None
-    ours, full = settings_of(scale, recipe), settings_of(scale, recipe_of(scale, FULL))
+    ours, full = settings_of(study, recipe), settings_of(study, recipe_of(study, FULL))
     changed = [name for name in ours if ours[name] != full[name]]
     if not changed:
         raise ValueError(f"recipes.{arm} trains exactly as recipes.{FULL}")
@@ -78,12 +79,12 @@ def change(scale: Scale, arm: str) -> tuple[str, str] | None:
     return where
 
 
-def check_dppo(scale: Scale) -> None:
+def check_dppo(study: Study) -> None:
     """Raise ValueError unless DPPO-TV is NFPO with N = 1, up to DPPO's cap of the ratio."""
-    train, parameters = resolve(scale.train, scale.recipes[DPPO])
+    train, parameters = resolve(study.train, study.recipes[DPPO])
     delta = (objectives.get(DPPO).parameters | parameters)["delta"]
     ours = {"mask": ("tv", {"delta": delta})} | {name: getattr(train, name) for name in OWN}
-    full = settings_of(scale, recipe_of(scale, FULL))
+    full = settings_of(study, recipe_of(study, FULL))
     if other := [name for name, value in ours.items() if value != full[name]]:
         raise ValueError(f"recipes.{DPPO} is not recipes.{FULL} with N = 1: {', '.join(other)} differ")
 

@@ -20,6 +20,7 @@ from rlvr.advantages import group_relative
 from rlvr.analysis.dynamics import pad_records
 from rlvr.analysis.runs import load_records
 from rlvr.analysis.small_policies import at_distance
+from rlvr.analysis.study import of_scale
 from rlvr.checks import check_floating, check_mask
 from rlvr.config import Scale, load_scale
 
@@ -171,7 +172,7 @@ def available(params_files: Iterable[str | Path]) -> dict[str, Callable[[], Roll
         scale = load_scale(path)
         for lag in scale.train.lags:
             try:
-                records = load_records(scale, "nfpo", lag)
+                records = load_records(of_scale(scale), "nfpo", lag)
             except (FileNotFoundError, ValueError):  # not run, or not to its end
                 continue
             if records["off_policy"].any():

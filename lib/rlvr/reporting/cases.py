@@ -154,7 +154,7 @@ def _lines(
     line: list[tuple[float, float, str, tuple]] = []
     x = 0.0
     for row in case.tokens.itertuples():
-        text = "".join(c if _has_glyph(c) else "□" for c in shown(tokens[row.token]))
+        text = drawable(shown(tokens[row.token]))
         wide = max(_NARROW, len(text) * _CHAR + _PAD)
         if line and x + wide > width:
             yield line
@@ -205,6 +205,11 @@ def _legend(ax: Axes, norm: Normalize, width: float, top: float) -> None:
     _write(ax, _LEFT, top + 8, "colour: trace, logarithmic scale", **small)
     _write(ax, _LEFT + long + 30, top + 12, "blue: a weaker update, orange: a stronger one", **small)
     _write(ax, _LEFT + long + 30, top + 25, "outlined: token of interest", **small)
+
+
+def drawable(text: str) -> str:
+    """A text whose letters the figures' font has; ``□`` for others."""
+    return "".join(c if _has_glyph(c) else "□" for c in text)
 
 
 @cache

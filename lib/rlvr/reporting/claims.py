@@ -41,7 +41,8 @@ class DeclaredTest:
     statement: str = ""
 
 
-def _declared(*tests: DeclaredTest) -> Mapping[str, DeclaredTest]:
+def declared(*tests: DeclaredTest) -> Mapping[str, DeclaredTest]:
+    """Tests by the id of their claim, their texts without line breaks."""
     return MappingProxyType({t.id: replace(t, test=_flow(t.test), caveat=_flow(t.caveat)) for t in tests})
 
 
@@ -69,7 +70,7 @@ HORIZON_PARTS = {
     "switch frequency, N=1 - N=16": ("above", 0.0),
 }
 
-DECLARED = _declared(
+DECLARED = declared(
     DeclaredTest(
         id="nfpo-c1",
         test="""
@@ -213,6 +214,7 @@ def decide(
     margin: float,
     artifacts: Sequence[str] = (),
     note: str = "",
+    tests: Mapping[str, DeclaredTest] = DECLARED,
 ) -> Claim:
     """Hold the measured parts against the declared test and return the claim.
 
@@ -225,13 +227,14 @@ def decide(
         scale, confidence, margin: from the scale file.
         artifacts: ids of the tables and figures that show it.
         note: what the reader should know beside the caveat, e.g. the baseline's value.
+        tests: by id: those of the runs that were measured (``Study.tests``).
 
     Raises:
         ValueError: no declared test for the id; parts missing or unknown to the test.
     """
-    if id not in DECLARED:
-        raise ValueError(f"id={id!r} has no declared test; declared: {', '.join(DECLARED)}")
-    test = DECLARED[id]
+    if id not in tests:
+        raise ValueError(f"id={id!r} has no declared test; declared: {', '.join(tests)}")
+    test = tests[id]
     if set(estimates) != set(test.parts):
         raise ValueError(f"{id}: estimates={sorted(estimates)}: the test needs exactly {sorted(test.parts)}")
     named = {"-margin": -margin, "margin": margin}

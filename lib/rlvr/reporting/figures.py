@@ -133,19 +133,20 @@ def _lag_text(lag: int) -> str:
     return "no lag" if lag == 0 else f"lag {lag}"
 
 
-def accuracy_figure(frame: pd.DataFrame, base: Mapping[str, float]) -> Figure:
+def accuracy_figure(frame: pd.DataFrame, base: Mapping[str, float] | None = None) -> Figure:
     """Final held-out pass@1 of every arm and lag, the base model as a line (nfpo-x2, not in the paper).
 
     Args:
         frame: one row per arm and lag: ``arm``, ``lag`` (steps), ``value``, ``low``, ``high`` (0..1), in the
             order in which the arms are shown.
-        base: ``value``, ``low``, ``high`` of the base model.
+        base: ``value``, ``low``, ``high`` of the base model; None: it was not evaluated, and has no line.
 
     Raises:
         ValueError: missing columns or keys, no rows, an accuracy outside 0..1.
     """
     frame = need_measured(frame, ["arm", "lag"], "accuracy frame")
-    base = need_measured(pd.DataFrame([dict(base)]), [], "base").iloc[0]
+    if base is not None:
+        base = need_measured(pd.DataFrame([dict(base)]), [], "base").iloc[0]
     if not frame["value"].between(0, 1).all():
         raise ValueError(f"accuracy frame: values {frame['value'].tolist()} must be shares in 0..1")
     lags, arms = sorted(frame["lag"].unique()), list(dict.fromkeys(frame["arm"]))
@@ -153,28 +154,31 @@ def accuracy_figure(frame: pd.DataFrame, base: Mapping[str, float]) -> Figure:
         1, len(lags), figsize=(WIDTH, 0.46 * len(arms) + 1.5), sharex=True, sharey=True, squeeze=False
     )
     for ax, lag in zip(axes[0], lags, strict=True):
-        if np.isfinite(base["low"]):
-            ax.axvspan(base["low"], base["high"], color=MUTED, alpha=0.2, linewidth=0)
-        ax.axvline(base["value"], color=MUTED, linewidth=1.2)
+        if base is not None:
+            if np.isfinite(base["low"]):
+                ax.axvspan(base["low"], base["high"], color=MUTED, alpha=0.2, linewidth=0)
+            ax.axvline(base["value"], color=MUTED, linewidth=1.2)
+        middle = frame["value"].mean() if base is None else base["value"]
         rows = frame[frame["lag"] == lag].set_index("arm")
         for y, arm in enumerate(arms):
             if arm not in rows.index:
-                ax.text(base["value"], y, "  not measured", va="center", color=MUTED, fontsize=8.5)
+                ax.text(middle, y, "  not measured", va="center", color=MUTED, fontsize=8.5)
                 continue
             row = rows.loc[arm]
             colour, marker = objective_colour(arm), OBJECTIVE_MARKERS.get(arm, "o")
             interval(ax, y, row["value"], row["low"], row["high"], colour, marker, horizontal=True)
-            _write_value(ax, y, row, left=row["value"] < base["value"])
+            _write_value(ax, y, row, left=row["value"] < middle)
         ax.set_yticks(range(len(arms)), [objective_label(a) for a in arms])
         ax.set_ylim(len(arms) - 0.5, -0.95)
         ax.margins(x=0.1)
         ax.grid(axis="y", visible=False)
         ax.set_title(f"Rollouts {'of this step' if lag == 0 else f'{lag} steps old'} ({_lag_text(lag)})")
         ax.set_xlabel("held-out pass@1")
-        text = ax.annotate(
-            OBJECTIVE_LABELS["base"], (base["value"], -0.95), (4, -3), textcoords="offset points"
-        )
-        text.set(ha="left", va="top", color=MUTED, fontsize=8.5)
+        if base is not None:
+            text = ax.annotate(
+                OBJECTIVE_LABELS["base"], (base["value"], -0.95), (4, -3), textcoords="offset points"
+            )
+            text.set(ha="left", va="top", color=MUTED, fontsize=8.5)
     return fig
 
 

@@ -5,8 +5,9 @@ setting names in ``run`` is one experiment, ``<setting>-<arm>``. A value is writ
 
     lr: {value: 1.0e-6, source: release}
 
-and a setting that ``extends`` another one names only what differs. Sources: ``text: where``, ``release``
-(the authors' script), ``verl default``, ``public: where`` and ``choice: why``.
+and a setting that ``extends`` another one names only what differs; ``analysis`` says, by paper, how runs are
+compared. Sources: ``text: where``, ``release`` (the authors' script), ``verl default``, ``public: where`` and
+``choice: why``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from rlvr.config import Count, Rate, _Section, fault_lines, load_yaml
 from rlvr.engines.jobs.hardware import MODELS
 from rlvr.engines.jobs.sections import (
     SECTIONS,
+    Analysis,
     Arm,
     Checkpoints,
     Data,
@@ -41,10 +43,11 @@ SOURCE = re.compile(r"(?:text|public|choice): \S.*|(?:release|verl default)(?:: 
 SOURCES = "'text: where', 'public: where', 'choice: why', 'release' and 'verl default'"
 #: Keys of a setting that say what is what; all others are values, and have a source.
 WITHOUT_SOURCE = frozenset({"paper", "needs", "run", "objective"})
+Paper = Literal["nfpo", "ibpo", "mpo"]
 
 
 class Setting(_Section):
-    paper: Literal["nfpo", "ibpo", "mpo"]
+    paper: Paper
     model: str
     seeds: tuple[Count, ...]
     needs: str | None = None
@@ -139,6 +142,7 @@ class Experiments(_Section):
     scale_file: str  # this file, from the repository root
     max_gpu_hours: GPUHours  # more is refused before anything is launched
     settings: dict[str, Setting]
+    analysis: dict[Paper, Analysis] = Field(default_factory=dict)
     sources: dict[str, str]  # path of a value, "settings.nfpo-1.7b.update.lr": its source
 
     @property
@@ -175,10 +179,11 @@ def load_experiments(path: str | Path) -> Experiments:
     sources: dict[str, str] = {}
     settings = {name: _inherited(name, raw["settings"], path) for name in raw["settings"]}
     plain = {name: _split(setting, f"settings.{name}", sources, faults) for name, setting in settings.items()}
+    plain = {"settings": plain, "analysis": _split(raw.get("analysis", {}), "analysis", sources, faults)}
     if faults:
         raise ValueError(f"{path} is not a valid file of experiments:\n" + "\n".join(faults))
     try:
-        found = Experiments.model_validate(raw | {"settings": plain, "sources": sources})
+        found = Experiments.model_validate(raw | plain | {"sources": sources})
     except ValidationError as error:
         lines = fault_lines(error, "together")
         raise ValueError(f"{path} is not a valid file of experiments:\n{lines}") from None

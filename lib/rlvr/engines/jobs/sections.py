@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rlvr import objectives
-from rlvr.config import Count, Positive, Rate, _Section
+from rlvr.config import Count, Dynamics, Positive, Rate, Report, _Section
 from rlvr.engines.jobs.hardware import CARDS
 from rlvr.losses import AGGREGATIONS
 from rlvr.problems.benchmarks.catalogue import get_benchmark
@@ -185,6 +185,21 @@ class Arm(_Section):
     @classmethod
     def _objective(cls, name: str) -> str:
         return objectives.get(name).name
+
+
+class Analysis(_Section):
+    """What the notebooks of a paper make of its settings' runs (:mod:`rlvr.analysis.study`)."""
+
+    arms: tuple[str, ...]  # compared with each other; what else a setting runs are ablations
+    report: Report
+    dynamics: Dynamics
+
+    @field_validator("arms")
+    @classmethod
+    def _each_once(cls, arms: tuple[str, ...]) -> tuple[str, ...]:
+        if not arms or len(set(arms)) != len(arms):
+            raise ValueError(f"arms={list(arms)} must name at least one, and each once")
+        return arms
 
 
 SECTIONS = {
