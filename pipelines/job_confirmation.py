@@ -1,9 +1,10 @@
 """Nothing of GPU-hours is launched by accident.
 
-One run, named, is a wish: ``dvc repro pipelines/scales/paper/dvc.yaml:train@nfpo-1.7b-nfpo-0``. Anything that
-could mean a whole graph (``make repro``, ``dvc repro`` on the file, ``-p``, ``-P``, ``--downstream``, globs)
-needs CONFIRM_GPU_HOURS, at least as large as the high end of the plan of all runs that are not done. The
-limits of the scale file hold in any case.
+One run, named, is a wish: ``dvc repro pipelines/scales/paper/dvc.yaml:train@nfpo-1.7b-nfpo-0``. Tables and
+figures, named, start no training: what they lack is said. Anything that could mean a whole graph
+(``make repro``, ``dvc repro`` on the file, ``-p``, ``-P``, ``--downstream``, globs) needs CONFIRM_GPU_HOURS,
+at least as large as the high end of the plan of all runs that are not done. The limits of the scale file hold
+in any case.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -22,11 +24,16 @@ from rlvr.engines.jobs.experiments import Experiments
 from rlvr.engines.jobs.plan import plan, refusals
 from rlvr.engines.jobs.progress import checkpoint_step
 
+if TYPE_CHECKING:
+    from rlvr.engines.jobs.jobs import Job
+
 VARIABLE = "CONFIRM_GPU_HOURS"
 #: Options of `dvc repro` with which a named stage stays a named stage and what it depends on.
 KEEP_TO_THE_TARGET = {"-f", "--force", "-s", "--single-item", "-q", "--quiet", "-v", "--verbose"}
 KEEP_TO_THE_TARGET |= {"-k", "--keep-going", "-i", "--interactive", "--dry", "--no-run-cache", "--no-commit"}
-ONE_RUN = re.compile(r"(?:.*:)?\w+@[\w.-]+")
+ONE_RUN = re.compile(r"(?:.*:)?(?:data|train|merge|evaluate)@[\w.-]+")
+#: Stages that compare the runs of a setting.
+COMPARISON = re.compile(r"(?:.*:)?(?:training|accuracy|dynamics|ablations)@[\w.-]+")
 
 
 def open_runs(file: Experiments, root: str | Path = "runs") -> dict[str, float]:
@@ -83,15 +90,42 @@ def check_whole_graph(
 
 def names_runs(words: Sequence[str]) -> bool:
     """Whether these words after ``dvc`` name single runs, and nothing that runs more."""
-    command, *rest = words or [""]
-    targets = [word for word in rest if not word.startswith("-")]
-    options = {word for word in rest if word.startswith("-")}
+    command, targets, options = _parts(words)
     return (
         command == "repro"
         and bool(targets)
         and options <= KEEP_TO_THE_TARGET
         and all(ONE_RUN.fullmatch(target) for target in targets)
     )
+
+
+def check_comparison(words: Sequence[str], job: Job) -> bool:
+    """Whether DVC was asked by name for tables and figures, beside runs at most.
+
+    Raises:
+        ValueError: it was, and this training is not done; says what starts it.
+    """
+    command, targets, options = _parts(words)
+    named = [target for target in targets if COMPARISON.fullmatch(target)]
+    others = [
+        target for target in targets if not COMPARISON.fullmatch(target) and not ONE_RUN.fullmatch(target)
+    ]
+    if command != "repro" or not named or others or not options <= KEEP_TO_THE_TARGET:
+        return False
+    if not job.state.done:
+        run = f"{job.experiment.name}-{job.seed}"
+        graph = f"pipelines/scales/{job.experiment.scale}/dvc.yaml"
+        raise ValueError(
+            f"{', '.join(named)}: seed {job.seed} of {job.experiment.name} is not trained, and tables and "
+            f"figures start no training: dvc repro {graph}:evaluate@{run}"
+        )
+    return True
+
+
+def _parts(words: Sequence[str]) -> tuple[str, list[str], set[str]]:
+    """(command, targets, options) of the words after ``dvc``."""
+    command, *rest = words or [""]
+    return command, [w for w in rest if not w.startswith("-")], {w for w in rest if w.startswith("-")}
 
 
 def words_of_dvc() -> list[str] | None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from pipelines.job_confirmation import check_whole_graph, names_runs, words_of_dvc
+from pipelines.job_confirmation import check_comparison, check_whole_graph, names_runs, words_of_dvc
 from pipelines.processes import die_with_dvc
 from rlvr.engines.jobs.changed import check_unchanged
 from rlvr.engines.jobs.command import data_files
@@ -36,9 +36,11 @@ SCALES = Path("pipelines/scales")
 FILE, LISTS = "experiments.yaml", "jobs.yaml"
 #: Of an experiment, what changes neither the job nor what it is trained on.
 BESIDE_THE_JOB = {"paper", "needs", "seeds", "evaluation", "expected"}
+ANALYSED = "nfpo"  # the paper whose analyses the graph has
 HEADER = f"""\
 # Written by `python -m pipelines.job_graph write` from {FILE} beside it: the experiments that verl can run,
-# and one run for each of their seeds. For dvc.yaml alone; change {FILE}, then write this file anew.
+# one run for each of their seeds, and the settings whose arms are compared (and that have ablations). For
+# dvc.yaml alone; change {FILE}, then write this file anew.
 """
 
 
@@ -51,9 +53,24 @@ def runnable(file: Experiments) -> list[Experiment]:
     return [experiment for name in file.names if not (experiment := file.get(name)).needs]
 
 
+def analysed(file: Experiments) -> list[str]:
+    """Settings that run every arm that is compared."""
+    arms = file.analysis[ANALYSED].arms if ANALYSED in file.analysis else ()
+    return [
+        name
+        for name, setting in file.settings.items()
+        if setting.paper == ANALYSED and arms and set(arms) <= set(setting.run)
+    ]
+
+
 def lists(file: Experiments) -> dict[str, Any]:
     """The values of ``jobs.yaml``."""
     found = runnable(file)
+    compared = {
+        name: {"setting": name, "model": file.settings[name].model.rpartition("/")[2]}
+        for name in analysed(file)
+    }
+    arms = file.analysis[ANALYSED].arms if compared else ()
     return {
         "scale": file.scale,
         "root": file.root,
@@ -68,6 +85,8 @@ def lists(file: Experiments) -> dict[str, Any]:
             for experiment in found
             for seed in experiment.seeds
         },
+        "compared": compared,
+        "ablated": [name for name in compared if set(file.settings[name].run) > set(arms)],
     }
 
 
@@ -75,9 +94,13 @@ def lists_text(file: Experiments) -> str:
     """``jobs.yaml``, a run a line."""
     values = lists(file)
     lines = [f"{key}: {values[key]}" for key in ("scale", "root", "scale_file")]
-    lines += ["experiments:", *(f"  - {name}" for name in values["experiments"]), "runs:"]
-    for name, run in values["runs"].items():
-        lines.append(f"  {name}: {{{', '.join(f'{key}: {value}' for key, value in run.items())}}}")
+    for key in ("experiments", "runs", "compared", "ablated"):
+        lines.append(f"{key}:" if values[key] else f"{key}: []")
+        if isinstance(values[key], list):
+            lines += [f"  - {name}" for name in values[key]]
+        else:
+            for name, item in values[key].items():
+                lines.append(f"  {name}: {{{', '.join(f'{k}: {v}' for k, v in item.items())}}}")
     return HEADER + "\n".join(lines) + "\n"
 
 
@@ -105,11 +128,23 @@ def settings_files(experiment: Experiment) -> dict[str, Any]:
     return files
 
 
+def compared_settings(file: Experiments, name: str) -> dict[str, Any]:
+    """What the tables and figures of a setting are made of, beside its runs."""
+    setting = file.settings[name]
+    return {
+        part: one.model_dump(mode="json")
+        for part, one in (("setting", setting), ("analysis", file.analysis[setting.paper]))
+    }
+
+
 def write_settings(file: Experiments, out: Path) -> None:
-    """``<experiment>/{training.json, data.json, evaluation-s<seed>.yaml}``; the folder as a whole."""
+    """``<experiment>/{training.json, data.json, evaluation-s<seed>.yaml}``, and ``<setting>.json`` of those
+    whose arms are compared; the folder as a whole."""
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = None, False
     with atomic_dir(out) as partial:
+        for name in analysed(file):
+            write_json(partial / f"{name}.json", compared_settings(file, name))
         for experiment in runnable(file):
             for name, values in settings_files(experiment).items():
                 path = partial / experiment.name / name
@@ -142,13 +177,14 @@ def check_run(file: Experiments, experiment: Experiment, seed: int, root: Path) 
 
     Raises:
         ValueError: it needs what verl cannot give, costs more than the scale file allows, was begun with
-            other settings, or is part of a whole graph that nobody confirmed.
+            other settings, is part of a whole graph that nobody confirmed, or is what a table lacks.
     """
     from rlvr.engines.jobs.jobs import Job
 
-    check_unchanged(Job(experiment, seed, root))
+    job = Job(experiment, seed, root)
+    check_unchanged(job)
     words = words_of_dvc()
-    if words is not None and not names_runs(words):
+    if words is not None and not names_runs(words) and not check_comparison(words, job):
         print(check_whole_graph(file, root=root))
     if refused := refusals([plan(experiment)], file.max_gpu_hours.model_copy(update={"total": 1e12})):
         raise ValueError("; ".join(refused))

@@ -22,6 +22,7 @@ SCALES = ROOT / "pipelines" / "scales"
 GRAPH = SCALES / "paper" / "dvc.yaml"
 STAGES = load_yaml(GRAPH)["stages"]
 RUN = "nfpo-0.6b-nfpo-0"
+COMPARED = "nfpo-0.6b.json"  # what the tables of the setting are made of
 ONE_GPU = "pipelines/scales/one_gpu/dvc.yaml"
 
 
@@ -50,8 +51,20 @@ def test_the_lists_are_those_of_the_experiments(scale, number, runs):
     pairs = [(run["experiment"], run["seed"]) for run in values["runs"].values()]
     assert pairs == [(name, seed) for name in wanted for seed in file.get(name).seeds] and len(pairs) == runs
     assert all(name == f"{run['experiment']}-{run['seed']}" for name, run in values["runs"].items())
+    settings = {"paper": ["nfpo-1.7b", "nfpo-8b"], "one_gpu": ["nfpo-0.6b"]}[scale]
+    assert list(values["compared"]) == settings and values["ablated"] == settings[:1]
+    assert all(item["setting"] == name for name, item in values["compared"].items())
     for run in values["runs"].values():
         assert file.get(run["experiment"]).model.endswith(f"/{run['model']}")
+    for name, item in values["compared"].items():
+        assert file.settings[name].model.endswith(f"/{item['model']}")
+
+
+def test_a_setting_without_an_arm_of_the_comparison_has_no_tables(tmp_path):
+    file = changed(tmp_path, "run: [grpo, dppo, nfpo, nfpo_release,", "run: [grpo, nfpo, nfpo_release,")
+    assert job_graph.lists(file)["compared"] == {} and job_graph.lists(file)["ablated"] == []
+    (tmp_path / "jobs.yaml").write_text(job_graph.lists_text(file))
+    assert load_yaml(tmp_path / "jobs.yaml")["compared"] == []
 
 
 def test_both_scales_have_one_graph():
@@ -65,7 +78,11 @@ def test_lists_are_written_beside_the_experiments(tmp_path):
     assert (tmp_path / "one_gpu/jobs.yaml").read_bytes() == (SCALES / "one_gpu/jobs.yaml").read_bytes()
 
 
-@pytest.mark.parametrize(("stage", "notebook"), [("train", "03_train"), ("evaluate", "04_evaluate")])
+NOTEBOOKS = [("train", "03_train"), ("evaluate", "04_evaluate")]
+NOTEBOOKS += [(name, f"nfpo/{name}") for name in ("training", "accuracy", "dynamics", "ablations")]
+
+
+@pytest.mark.parametrize(("stage", "notebook"), NOTEBOOKS)
 def test_the_notebooks_take_what_the_stages_give(stage, notebook):
     command = STAGES[stage]["do"]["cmd"]
     command = command if isinstance(command, str) else " ".join(command)
@@ -102,7 +119,10 @@ def test_the_settings_of_an_experiment(tmp_path):
     assert {name for name in found if name.startswith("nfpo-0.6b-nfpo/")} == {
         f"nfpo-0.6b-nfpo/{name}" for name in names
     }
-    assert len(found) == 19 * 5
+    assert len(found) == 19 * 5 + 1
+    compared = read_json(tmp_path / "settings/nfpo-0.6b.json")
+    assert compared["analysis"]["dynamics"]["horizons"] == [1, 2, 4, 8, 16]
+    assert compared["setting"]["arms"]["nfpo"]["parameters"]["horizon"] == 4
     training = read_json(tmp_path / "settings/nfpo-0.6b-nfpo/training.json")
     assert training["update"]["lr"] == 1e-6 and training["parameters"]["horizon"] == 4
     assert read_json(tmp_path / "settings/nfpo-0.6b-nfpo/data.json") == {
@@ -111,19 +131,19 @@ def test_the_settings_of_an_experiment(tmp_path):
     }  # fmt: skip
 
 
-def test_a_learning_rate_of_one_arm_changes_one_file(tmp_path):
+def test_a_learning_rate_of_one_arm_changes_its_training_and_the_comparison(tmp_path):
     old = "objective: nfpo\n        parameters: &n4"
     new = 'objective: nfpo\n        change: {update: {lr: {value: 2.0e-6, source: "choice: try"}}}\n'
     file = changed(tmp_path, old, f"{new}        parameters: &n4")
     assert file.get("nfpo-0.6b-nfpo").update.lr == 2e-6
-    assert differing(tmp_path, file) == {"nfpo-0.6b-nfpo/training.json"}
+    assert differing(tmp_path, file) == {"nfpo-0.6b-nfpo/training.json", COMPARED}
 
 
 def test_a_learning_rate_of_a_setting_changes_its_trainings_alone(tmp_path):
     file = changed(tmp_path, "lr: {value: 1.0e-6, source: release}", "lr: {value: 2.0e-6, source: release}")
     of = [name for name in file.names if not file.get(name).needs and not name.startswith("ibpo")]
     assert len(of) == 18  # mpo-0.6b takes it from nfpo-0.6b, ibpo-0.6b has its own
-    assert differing(tmp_path, file) == {f"{name}/training.json" for name in of}
+    assert differing(tmp_path, file) == {COMPARED, *(f"{name}/training.json" for name in of)}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +160,8 @@ def test_a_learning_rate_of_a_setting_changes_its_trainings_alone(tmp_path):
 )
 def test_what_is_not_of_the_training_leaves_it_as_it_is(tmp_path, old, new, wanted):
     found = differing(tmp_path, changed(tmp_path, old, new))
-    assert bool(found) == (wanted is not None)
+    assert bool(found) == (COMPARED in found) == (wanted is not None)
+    found.discard(COMPARED)
     assert all(re.fullmatch(wanted, name) for name in found)
 
 
@@ -159,11 +180,13 @@ def repository(tmp_path, monkeypatch):
         for name in ("dvc.yaml", "jobs.yaml", "experiments.yaml"):
             source = SCALES / scale / name
             shutil.copy(source, tmp_path / "pipelines/scales" / scale, follow_symlinks=False)
-    deps = [dep for stage in STAGES.values() for dep in stage.get("do", stage)["deps"] if "$" not in dep]
-    for dep in deps:
-        copy = shutil.copytree if (ROOT / dep).is_dir() else shutil.copy
+    deps = {dep for stage in STAGES.values() for dep in stage.get("do", stage)["deps"] if "$" not in dep}
+    for dep in sorted(deps):
         (tmp_path / dep).parent.mkdir(parents=True, exist_ok=True)
-        copy(ROOT / dep, tmp_path / dep)
+        if (ROOT / dep).is_dir():
+            shutil.copytree(ROOT / dep, tmp_path / dep, dirs_exist_ok=True)
+        else:
+            shutil.copy(ROOT / dep, tmp_path / dep)
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'lib'}")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     return tmp_path
@@ -214,6 +237,7 @@ def test_the_whole_graph_of_the_paper(repository):
     kinds = [re.search(r":(\w+)", line)[1] for line in text.splitlines() if "dvc.yaml:" in line]
     assert {kind: kinds.count(kind) for kind in kinds} == {
         "settings": 1, "data": 46, "train": 140, "merge": 140, "evaluate": 140,
+        "training": 2, "accuracy": 2, "dynamics": 2, "ablations": 1,
     }  # fmt: skip
 
 
