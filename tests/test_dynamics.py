@@ -6,6 +6,7 @@ import torch
 
 from rlvr.analysis.dynamics import (
     correction_strength,
+    independent_switch_frequencies,
     independent_switch_frequency,
     pad_records,
     switch_frequency,
@@ -131,6 +132,18 @@ def test_permutation_breaks_only_the_order():
     other = independent_switch_frequency(log_ratio, mask, 1, permutations=4, seed=1)
     assert torch.equal(again.numerator, shuffled.numerator)
     assert not torch.equal(other.numerator, shuffled.numerator)
+
+
+def test_several_rules_share_the_permutations_of_one():
+    log_ratio, mask = 0.05 * torch.randn(6, 30, generator=torch.Generator().manual_seed(1)), torch.ones(6, 30)
+    rules = [{"rule": "strict"}, {"rule": "dead_zone", "dead_zone": 0.02},
+             {"rule": "dead_zone_decided", "dead_zone": 0.02}]  # fmt: skip
+    found = independent_switch_frequencies(log_ratio, mask, 4, rules=rules, permutations=3, seed=5)
+    for rule, shares in zip(rules, found, strict=True):
+        alone = independent_switch_frequency(log_ratio, mask, 4, **rule, permutations=3, seed=5)
+        assert torch.equal(shares.numerator, alone.numerator)
+        assert torch.equal(shares.denominator, alone.denominator)
+    assert len({float(shares.value) for shares in found}) == 3
 
 
 def test_the_verdict_can_depend_on_the_rule():

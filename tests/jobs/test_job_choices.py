@@ -192,13 +192,30 @@ def test_the_rate_of_records():
 
 def test_the_runs_of_the_document_exist():
     commands = re.findall(r"(?m)^\s*dvc repro (\S+)", DOCUMENT)
-    assert len(commands) == 4
+    assert len(commands) == 7
     for command in commands:
-        graph, stage, run = re.fullmatch(r"(.*):(\w+)@(.*)", command).groups()
-        stages = load_yaml(ROOT / graph)["stages"]
+        graph, stage, item = re.fullmatch(r"(.*):(\$?\w+)@(.*)", command).groups()
+        stages, lists = load_yaml(ROOT / graph)["stages"], load_yaml((ROOT / graph).parent / "jobs.yaml")
         for arm in ("grpo", "dppo", "nfpo"):
-            assert stage in stages
-            assert run.replace("$arm", arm) in load_yaml((ROOT / graph).parent / "jobs.yaml")["runs"]
+            for table in ("training", "accuracy", "dynamics", "ablations"):
+                found = stages[stage.replace("$table", table)]["foreach"].removeprefix("${").removesuffix("}")
+                assert item.replace("$arm", arm) in lists[found]
+
+
+def test_the_tables_of_the_document_are_stages_and_their_notebooks_make_them():
+    (section,) = re.findall(r"\| `training@nfpo-1.7b` \|.*?\n\n", DOCUMENT, re.DOTALL)
+    stages = load_yaml(ROOT / "pipelines/scales/paper/dvc.yaml")["stages"]
+    named = re.findall(r"\| `(\w+)@nfpo-1\.7b` \| (.*?) \|", section)
+    assert [name for name, _ in named] == ["training", "accuracy", "dynamics", "ablations"]
+    for name, text in named:
+        assert name in stages
+        notebook = (ROOT / f"notebooks/nfpo/{name}.ipynb").read_text()
+        for kind, number in re.findall(
+            r"(Tables?|Figures?|cases of) ((?:[A-Z]?\.?\d)(?:(?:, | and )[A-Z]?\.?\d)*)", text
+        ):
+            for one in re.split(", | and ", number):
+                prefix = {"T": "tab", "F": "fig", "c": "case"}[kind[0]]
+                assert f'id=\\"nfpo-{prefix}{one.replace(".", "")}\\"' in notebook, (name, kind, one)
 
 
 def test_show_prints_the_variable_in_front(capsys):

@@ -15,6 +15,7 @@ from torch import Tensor
 from rlvr.analysis.dynamics import (
     Shares,
     correction_strength,
+    independent_switch_frequencies,
     independent_switch_frequency,
     pad_records,
     switch_frequency,
@@ -165,18 +166,21 @@ def switch_frame(data: Pool, trace: dict[str, Any], resamples: int, confidence: 
     interval over training seeds) and ``independent rho``, ``independent traced``, all Estimates.
     """
     rho, traced = (traced_ratio(data.log_ratio, data.mask, **kw) for kw in ({"horizon": 1}, trace))
+    rules = list(SWITCH_RULES.values())
+    independent = [
+        independent_switch_frequencies(
+            data.log_ratio, data.mask, **kw, rules=rules, permutations=PERMUTATIONS
+        )
+        for kw in ({"horizon": 1}, trace)
+    ]
     rows = []
-    for name, rule in SWITCH_RULES.items():
+    for name, rule, of_rho, of_traced in zip(SWITCH_RULES, rules, *independent, strict=True):
         plain, corrected = (switch_frequency(w, data.mask, **rule) for w in (rho, traced))
-        independent = [
-            independent_switch_frequency(data.log_ratio, data.mask, **kw, **rule, permutations=PERMUTATIONS)
-            for kw in ({"horizon": 1}, trace)
-        ]
         rates = {
             "rho": plain,
             "traced": corrected,
-            "independent rho": independent[0],
-            "independent traced": independent[1],
+            "independent rho": of_rho,
+            "independent traced": of_traced,
         }
         row: dict[str, Any] = {"rule": name}
         row |= {k: estimate(data, s, resamples, confidence) for k, s in rates.items() if s.denominator.sum()}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -122,19 +122,41 @@ def independent_switch_frequency(
     mask, and go through the same trace: what a product over N shared factors does to any sequence. Sums
     are averaged over ``permutations``.
     """
+    rules = [{"rule": rule, "dead_zone": dead_zone}]
+    (found,) = independent_switch_frequencies(
+        log_ratio, response_mask, horizon, ratio_clip, trace_clip, window, rules, permutations, seed
+    )
+    return found
+
+
+@torch.no_grad()
+def independent_switch_frequencies(
+    log_ratio: Tensor,
+    response_mask: Tensor,
+    horizon: int,
+    ratio_clip: float | None = 3.0,
+    trace_clip: tuple[float, float] | None = (0.8, 1.4),
+    window: Window = "valid",
+    rules: Sequence[Mapping[str, Any]] = ({"rule": "strict"},),
+    permutations: int = 1,
+    seed: int = 0,
+) -> list[Shares]:
+    """:func:`independent_switch_frequency` under several rules, on the same permutations; a permutation costs
+    much more than a count."""
     if permutations < 1:
         raise ValueError(f"permutations={permutations!r}: allowed are integers >= 1")
     valid, log_ratio = _clean(log_ratio, response_mask)
     generator = torch.Generator().manual_seed(seed)
     values = log_ratio[valid]
-    numerator = denominator = torch.zeros(len(valid), dtype=torch.float64)
+    zero = torch.zeros(len(valid), dtype=torch.float64)
+    sums = [(zero, zero)] * len(rules)
     for _ in range(permutations):
         order = torch.randperm(len(values), generator=generator).to(values.device)
         shuffled = torch.zeros_like(log_ratio).masked_scatter_(valid, values[order])
         weights = traced_ratio(shuffled, valid, horizon, ratio_clip, trace_clip, window)
-        one = switch_frequency(weights, valid, rule, dead_zone)
-        numerator, denominator = numerator + one.numerator, denominator + one.denominator
-    return Shares(numerator / permutations, denominator / permutations)
+        counts = [switch_frequency(weights, valid, **rule) for rule in rules]
+        sums = [(a + c.numerator, b + c.denominator) for (a, b), c in zip(sums, counts, strict=True)]
+    return [Shares(numerator / permutations, denominator / permutations) for numerator, denominator in sums]
 
 
 @torch.no_grad()

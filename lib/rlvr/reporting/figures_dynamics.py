@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from rlvr.reporting.cases import drawable
 from rlvr.reporting.drawing import (
     blank,
     horizon_axis,
@@ -130,7 +131,7 @@ def _token_ticks(ax, segment) -> None:
     if "token" not in segment or len(segment) > 64:
         return
     ax.set_xlabel("the response, token by token")
-    tokens = [str(t).strip() or "␣" for t in segment["token"]]
+    tokens = [drawable(str(t).strip()) or "␣" for t in segment["token"]]
     ax.set_xticks(segment["position"], tokens)
     ax.tick_params(axis="x", labelsize=6.5, length=2, pad=1)
     ax.grid(axis="x", visible=False)
