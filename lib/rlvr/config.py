@@ -232,7 +232,6 @@ class Scale(_Section):
     root: str  # path from the scale file's folder to the repository root
     scale_file: str  # this file, from the repository root
     engine: Literal["local", "verl"]  # of training
-    engine_code: str  # folder of its source, on which DVC's training stages depend
     device: Literal["cpu", "cuda"]  # of training
     workers: Positive  # single-threaded processes side by side
     seeds: tuple[Count, ...]
@@ -251,12 +250,7 @@ class Scale(_Section):
     report: Report
 
     @model_validator(mode="after")
-    def _engine_code_is_the_engine_s(self) -> Scale:
-        wanted = {"local": "lib/rlvr/engines/local", "verl": "lib/rlvr/engines"}[self.engine]
-        if self.engine_code != wanted:
-            raise ValueError(
-                f"engine_code={self.engine_code!r} with engine={self.engine!r} must be {wanted!r}"
-            )
+    def _engine_has_the_device(self) -> Scale:
         if self.engine == "local" and self.device != "cpu":
             raise ValueError(f"device={self.device!r}: engine local trains on the CPU; allowed is 'cpu'")
         return self
