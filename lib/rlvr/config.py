@@ -9,41 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
 
+from rlvr.config_base import Count, Positive, Rate
+from rlvr.config_base import Section as _Section
+from rlvr.config_mtp import Critic, Mtp, Sampling
 from rlvr.problems import get_task
-
-Positive = Annotated[int, Field(gt=0)]
-Count = Annotated[int, Field(ge=0)]
-Rate = Annotated[float, Field(gt=0)]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _numbers_are_numbers(cls, values: Any) -> Any:
-        """YAML 1.2 reads 1e-6 as a number: quotes around one, or a yes/no in its place, are a mistake."""
-        numeric = {"int", "float", "Positive", "Count", "Rate"}
-        for name in cls.model_fields:
-            value = values.get(name) if isinstance(values, dict) else None
-            kind = str(cls.__annotations__.get(name, ""))
-            quoted = isinstance(value, str) and _is_number(value)  # any other text pydantic refuses itself
-            if (quoted or isinstance(value, bool)) and (kind in numeric or kind.startswith("Annotated[")):
-                raise ValueError(
-                    f"{name}={value!r} must be a number without quotes, not a {type(value).__name__}"
-                )
-        return values
 
 
 class Problems(_Section):
@@ -151,11 +123,14 @@ class Train(_Section):
 
 
 class Recipe(_Section):
-    """One trained arm: an objective's name and its own parameters."""
+    """One trained arm: an objective's name, its own parameters, and what the method has beside its loss."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     objective: str
+    mtp: Mtp | None = None
+    critic: Critic | None = None
+    sampling: Sampling | None = None
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -53,7 +53,13 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
     """
     if arm not in scale.recipes:
         raise ValueError(f"arm={arm!r} has no recipe; recipes are {sorted(scale.recipes)}")
-    train, parameters = resolve(scale.train, scale.recipes[arm])
+    recipe = scale.recipes[arm]
+    train, parameters = resolve(scale.train, recipe)
+    if recipe.mtp or recipe.critic or recipe.sampling:
+        raise ValueError(
+            f"{arm}: mtp, critic and sampling are what the local engine has beside a loss; allowed with "
+            "engine verl are recipes without them"
+        )
     if train.recompute == "trace":
         raise ValueError(
             "recompute='trace': verl hands a policy loss one kind of old log-probs; allowed is all"
@@ -74,7 +80,7 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
         model=SOURCE,
         seeds=(seed,),
         needs=None,
-        objective=objectives.get(scale.recipes[arm].objective).name,
+        objective=objectives.get(recipe.objective).name,
         parameters=parameters,
         data=GeneratedData(
             train=f"{SOURCE}-s{seed}", max_prompt_length=longest, max_response_length=train.max_new_tokens

@@ -26,6 +26,7 @@ class RunState:
         metrics: one row per step done.
         records: columns of per-token records, one array per step and column.
         counts: tokens generated, trained and verified so far.
+        method: what the method has beside the policy: weights, optimisers, rows.
     """
 
     identity: str
@@ -36,6 +37,7 @@ class RunState:
     metrics: list[dict[str, float]] = field(default_factory=list)
     records: list[dict[str, Tensor]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+    method: dict[str, Any] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         with atomic_path(path) as partial:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rlvr import objectives
 from rlvr.config import Problems, Scale, Train
+from rlvr.config_mtp import Critic, Mtp, Sampling
 from rlvr.engines.local.checkpoint import RunState
 from rlvr.engines.local.methods import resolve
 from rlvr.engines.local.policy import Policy
@@ -27,12 +28,16 @@ from rlvr.engines.local.rollout import (
     validation_problems,
 )
 from rlvr.engines.local.update import MiniBatch, Updater, minibatches, response_log_prob
+from rlvr.problems import Problem
 from rlvr.problems.tokenizer import Codec
 from rlvr.ratios import forward_trace, token_ratio
 from rlvr.storage import atomic_dir, fingerprint, write_json
 
 START_GATE = 1e-3  # nats; sampler and trainer are two code paths over the same weights
 _ROLLOUT, _VALIDATION, _PROBLEMS = 1, 2, 3  # purposes of random streams
+METHODS = ("mtp", "critic", "sampling")  # blocks of a recipe
+
+OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class Job:
         lag: rollouts come from the policy of this many steps ago (0: of this step).
         seed: of problems and sampling. Arms with the same seed see the same problems and draw the same
             uniforms, so their differences are paired.
+        mtp, critic, sampling: what the method has beside its loss; None: nothing of the kind.
     """
 
     arm: str
@@ -57,16 +63,21 @@ class Job:
     problems: Problems
     # how records compute the trace, also in arms that do not use it (the paper's small setting)
     trace: dict[str, Any] = field(default_factory=lambda: {"horizon": 4})
+    mtp: Mtp | None = None
+    critic: Critic | None = None
+    sampling: Sampling | None = None
 
     @property
     def name(self) -> str:
         return f"{self.arm}-lag{self.lag}-seed{self.seed}"
 
     def to_dict(self) -> dict[str, Any]:
+        methods = {k: getattr(self, k) for k in METHODS}
         return {
             **{k: getattr(self, k) for k in ("arm", "objective", "parameters", "lag", "seed", "trace")},
             "train": self.train.model_dump(mode="json"),
             "problems": self.problems.model_dump(mode="json"),
+            **{k: v.model_dump(mode="json") for k, v in methods.items() if v is not None},
         }
 
 
@@ -78,8 +89,9 @@ def jobs_of(scale: Scale, arm: str, seed: int) -> list[Job]:
     settings, parameters = resolve(scale.train, recipe)
     trace = {"horizon": 4}
     trace |= {k: v for k, v in parameters.items() if k in ("horizon", "trace_clip", "ratio_clip")}
+    methods = {k: getattr(recipe, k) for k in METHODS}
     return [
-        Job(arm, recipe.objective, parameters, lag, seed, settings, scale.problems, trace)
+        Job(arm, recipe.objective, parameters, lag, seed, settings, scale.problems, trace, **methods)
         for lag in scale.lags_of(arm)
     ]
 
@@ -89,7 +101,8 @@ def train(
     job: Job,
     out: str | Path,
     scratch: str | Path,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    modules: str | Path | None = None,
 ) -> None:
     """Train and leave ``config.json, metrics.parquet, records.parquet, summary.json, final/`` in ``out``.
 
@@ -100,6 +113,7 @@ def train(
         scratch: folder for the checkpoint; a killed run continues from it, with the same final numbers.
             A checkpoint of another job is removed.
         on_progress: called with (steps done, steps).
+        modules: folder with the warmed-up MTP modules of a method that has them; None: the run warms them up.
 
     Raises:
         ValueError: unknown objective or parameter, or a checkpoint that cannot be read.
@@ -108,11 +122,14 @@ def train(
     """
     base, out, scratch = Path(base), Path(out), Path(scratch)
     policy, codec = Policy.from_pretrained(base), Codec.load(base)
-    run = _Run(job, policy, codec, fingerprint(job.to_dict(), base))
+    run = run_of(job)(job, policy, codec, fingerprint(job.to_dict(), *filter(None, (base, modules))))
     checkpoint = scratch / f"checkpoint-{run.identity}.pt"  # of this job and base model, no other
     for other in set(scratch.glob("checkpoint-*.pt")) - {checkpoint}:
         other.unlink()
-    run.restore(RunState.load(checkpoint, run.identity))
+    state = RunState.load(checkpoint, run.identity)
+    run.restore(state)
+    if state is None:
+        run.prepare(modules)
     while run.done < job.train.steps:
         run.step()
         if on_progress:
@@ -122,7 +139,19 @@ def train(
     run.write(out, base)
 
 
+def run_of(job: Job) -> type[_Run]:
+    """The class that trains the job's method."""
+    if any(getattr(job, name) is not None for name in METHODS):
+        from rlvr.engines.local.method_run import MethodRun  # which imports this module
+
+        return MethodRun
+    return _Run
+
+
 class _Run:
+    """The state of a run and its steps. A method that does more overrides :meth:`_collect`, :meth:`_updates`
+    and :meth:`_save`; what these share of a step goes through the rollout."""
+
     def __init__(self, job: Job, policy: Policy, codec: Codec, identity: str):
         config = job.train
         self.job, self.policy, self.codec, self.identity = job, policy, codec, identity
@@ -132,9 +161,9 @@ class _Run:
             loss_scale_factor=config.max_new_tokens,
             **job.parameters,
         )
-        self.updater = Updater(
-            policy.theta, policy.shape, loss, config.lr, config.betas, config.weight_decay, config.grad_clip,
-            config.temperature,
+        self.updater = self._new_updater(
+            theta=policy.theta, shape=policy.shape, loss=loss, lr=config.lr, betas=config.betas,
+            weight_decay=config.weight_decay, grad_clip=config.grad_clip, temperature=config.temperature,
         )  # fmt: skip
         self.past: list[Tensor] = []
         self.metrics: list[dict[str, float]] = []
@@ -142,6 +171,12 @@ class _Run:
         self.counts = {"tokens_generated": 0, "tokens_trained": 0, "responses_verified": 0}
         self.validation = validation_problems(job.problems, config.eval_problems)
         self.done = 0
+
+    def _new_updater(self, **settings) -> Updater:
+        return Updater(**settings)
+
+    def prepare(self, modules: str | Path | None = None) -> None:
+        """What comes before the first step of a fresh run; ``modules`` as in :func:`train`."""
 
     def restore(self, state: RunState | None) -> None:
         if state is None:
@@ -174,13 +209,12 @@ class _Run:
         problems = training_problems(
             job.problems, config.prompts_per_step, derive_seed(_PROBLEMS, job.seed), index
         )
-        rollout = collect(behaviour, self.codec, problems, config, derive_seed(_ROLLOUT, job.seed, index))
+        rollout = self._collect(behaviour, problems)
         row = self._describe(rollout)
         if index == 0 or index % config.eval_every == 0:
             row["val_pass1"] = self._validate()
         updates, kept = [], []
-        batches = [self._recomputed(batch) for batch in minibatches(rollout, config.minibatches)]
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(self._updates(rollout)):
             values, log_prob, slope = self.updater.step(batch)
             if number == 0 and (index == 0 or job.lag == 0):
                 self._gate(batch, log_prob)
@@ -199,6 +233,14 @@ class _Run:
         if self.done == config.steps:
             row["val_pass1_after"] = self._validate()
         self.metrics.append(row)
+
+    def _collect(self, behaviour: Policy, problems: list[Problem]) -> Rollout:
+        seed = derive_seed(_ROLLOUT, self.job.seed, self.done)
+        return collect(behaviour, self.codec, problems, self.job.train, seed)
+
+    def _updates(self, rollout: Rollout) -> list[MiniBatch]:
+        """The minibatches of a rollout, made before the first update."""
+        return [self._recomputed(batch) for batch in minibatches(rollout, self.job.train.minibatches)]
 
     def _recomputed(self, batch: MiniBatch) -> MiniBatch:
         """The trainer's log-probs before the step's first update in place of the sampler's, if wanted."""
@@ -251,7 +293,7 @@ class _Run:
         rho = token_ratio(log_prob, mu, mask)
         trace = forward_trace(log_prob - old, mask, **self.job.trace)
         tokens = packed.pad(packed.targets.to(torch.float64)).to(torch.int16)
-        advantages = batch.advantages[:, None].expand_as(rho)
+        advantages = batch.advantages.reshape(rows, -1).expand_as(rho)
         columns = {
             "token": tokens,
             "log_prob": log_prob,
@@ -289,3 +331,7 @@ class _Run:
             write_json(partial / "summary.json", summary)
             self.policy.with_theta(self.updater.theta.detach()).save_pretrained(partial / "final")
             self.codec.save(partial / "final")
+            self._save(partial)
+
+    def _save(self, folder: Path) -> None:
+        """What else the run leaves in its folder."""

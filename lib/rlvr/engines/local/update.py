@@ -20,7 +20,7 @@ class MiniBatch:
 
     packed: PackedGroups
     old_log_prob: Tensor
-    advantages: Tensor  # [B]
+    advantages: Tensor  # [B], or [B, T] of a critic
     first_row: int  # row of the rollout that row 0 is
     #: The sampler's, where ``old_log_prob`` was recomputed for the trace alone.
     rollout_log_prob: Tensor | None = None
@@ -48,7 +48,11 @@ def response_log_prob(
     theta: Tensor, shape: Shape, packed: PackedGroups, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities [B, T] (0 at padding; differentiable) and the mean entropy in nats (detached)."""
-    logits = packed_logits(unflatten(theta, shape), shape, packed)
+    return token_log_prob(packed_logits(unflatten(theta, shape), shape, packed), packed, temperature)
+
+
+def token_log_prob(logits: Tensor, packed: PackedGroups, temperature: float) -> tuple[Tensor, Tensor]:
+    """The same, from the logits [response tokens, vocab]."""
     log_probs = (logits if temperature == 1 else logits / temperature).log_softmax(-1)
     with torch.no_grad():
         entropy = -torch.linalg.vecdot(log_probs.exp(), log_probs).mean()
@@ -100,6 +104,13 @@ class Updater:
         loss, metrics = self.loss(leaf, batch.old_log_prob, batch.advantages, mask, **more)
         (slope,) = torch.autograd.grad(loss, leaf)
         (gradient,) = torch.autograd.grad(log_prob, self.theta, slope)
+        norm = self._descend(gradient, loss, leaf, batch)
+        values = {name: float(value) for name, value in metrics.items()}
+        values |= {"loss": float(loss.detach()), "entropy": float(entropy), "grad_norm": norm}
+        return values, leaf.detach(), slope
+
+    def _descend(self, gradient: Tensor, loss: Tensor, leaf: Tensor, batch: MiniBatch) -> float:
+        """The optimiser's step; the gradient's norm before its clip."""
         norm = torch.linalg.vector_norm(gradient)
         if not bool(torch.isfinite(norm)):
             raise FloatingPointError(
@@ -108,6 +119,4 @@ class Updater:
             )
         self.theta.grad = gradient.mul_(self.grad_clip / norm.clamp(min=self.grad_clip))
         self.optimizer.step()
-        values = {name: float(value) for name, value in metrics.items()}
-        values |= {"loss": float(loss.detach()), "entropy": float(entropy), "grad_norm": float(norm)}
-        return values, leaf.detach(), slope
+        return float(norm)

@@ -9,9 +9,10 @@ import torch
 
 from rlvr.config import Problems, WarmUp
 from rlvr.engines.local.network import packed_logits
-from rlvr.engines.local.packing import pack
+from rlvr.engines.local.packing import PackedGroups, pack
 from rlvr.engines.local.policy import Policy, unflatten
 from rlvr.engines.local.rollout import derive_seed, pass1, training_problems, validation_problems
+from rlvr.problems import Problem
 from rlvr.problems.tokenizer import Codec
 
 STEEP = 5
@@ -69,14 +70,19 @@ def warm_up(
     return WarmUpResult(policy.with_theta(theta.detach()), history, reached)
 
 
-def _supervised_step(theta, policy, codec, problems, config, step, optimizer) -> float:
-    batch = training_problems(problems, config.batch_size, derive_seed(config.seed, 0), step)
-    prompts = codec.encode_batch(p.prompt for p in batch)
-    solutions = codec.encode_batch((p.solution for p in batch), end=True)
+def pack_solutions(codec: Codec, problems: list[Problem]) -> PackedGroups:
+    """Problems with their solutions as responses."""
+    prompts = codec.encode_batch(p.prompt for p in problems)
+    solutions = codec.encode_batch((p.solution for p in problems), end=True)
     lengths = torch.tensor([len(s) for s in solutions])
     width = int(lengths.max())
     responses = torch.tensor([s + [codec.pad_id] * (width - len(s)) for s in solutions])
-    packed = pack(prompts, responses, lengths, group_size=1)
+    return pack(prompts, responses, lengths, group_size=1)
+
+
+def _supervised_step(theta, policy, codec, problems, config, step, optimizer) -> float:
+    batch = training_problems(problems, config.batch_size, derive_seed(config.seed, 0), step)
+    packed = pack_solutions(codec, batch)
     logits = packed_logits(unflatten(theta, policy.shape), policy.shape, packed)
     loss = torch.nn.functional.cross_entropy(logits, packed.targets)
     (theta.grad,) = torch.autograd.grad(loss, theta)
