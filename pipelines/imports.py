@@ -18,6 +18,7 @@ ONLY_MOVES_DATA = {
     "rlvr.notebook": "progress and display; no number passes through it",
     "rlvr.config": "reads parameters, which are inputs by value; a wrong one is an error",
     "rlvr.config_base": "as rlvr.config",
+    "rlvr.config_corrections": "as rlvr.config",
     "rlvr.config_mtp": "as rlvr.config",
     "rlvr.storage": "writes bytes it is given and reads JSON",
 }

@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 from rlvr.config_base import Count, Positive, Rate
 from rlvr.config_base import Section as _Section
+from rlvr.config_corrections import Counterfactual, SelfCorrection, WarmUpCorrections
 from rlvr.config_mtp import Critic, Mtp, Sampling
 from rlvr.problems import get_task
 
@@ -71,6 +72,7 @@ class WarmUp(_Section):
     cooldown_steps: Count
     check_every: Positive
     target_pass1: Annotated[float, Field(gt=0, lt=1)]  # stop at this validation pass@1
+    corrections: WarmUpCorrections | None = None  # None: solutions alone
 
 
 class Train(_Section):
@@ -96,6 +98,11 @@ class Train(_Section):
     #: Log-probs again by the trainer at the start of a step: in place of the sampler's in every ratio, or in
     #: the trace alone. A recipe says it.
     recompute: Literal["none", "all", "trace"] = "none"
+    #: Learning rate over the steps: as it is, or a linear rise over ``warmup_ratio`` of them and then half a
+    #: cosine down to ``min_lr_ratio`` of it.
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.03
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
 
     @model_validator(mode="after")
     def _divides(self) -> Train:
@@ -123,7 +130,11 @@ class Train(_Section):
 
 
 class Recipe(_Section):
-    """One trained arm: an objective's name, its own parameters, and what the method has beside its loss."""
+    """One trained arm: an objective's name, its own parameters, and what the method has beside its loss.
+
+    ``counterfactual`` makes it IBPO, ``self_correction`` a SCoRe-style pipeline; ``mtp``, ``critic`` and
+    ``sampling`` are MPO's, PPO's and DAPO's. None of all is the objective alone.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -131,6 +142,18 @@ class Recipe(_Section):
     mtp: Mtp | None = None
     critic: Critic | None = None
     sampling: Sampling | None = None
+    counterfactual: Counterfactual | None = None
+    self_correction: SelfCorrection | None = None
+
+    @model_validator(mode="after")
+    def _one_method(self) -> Recipe:
+        beside_the_loss = any(part is not None for part in (self.mtp, self.critic, self.sampling))
+        methods = [self.counterfactual is not None, self.self_correction is not None, beside_the_loss]
+        if sum(methods) > 1:
+            raise ValueError(
+                "counterfactual; self_correction; mtp, critic and sampling: allowed is at most one of them"
+            )
+        return self
 
     @property
     def parameters(self) -> dict[str, Any]:

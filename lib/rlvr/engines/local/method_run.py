@@ -21,7 +21,7 @@ from rlvr.engines.local.network import States, packed_states
 from rlvr.engines.local.packing import PackedGroups
 from rlvr.engines.local.policy import Policy, split_blocks, unflatten
 from rlvr.engines.local.rollout import collect, derive_seed, training_problems
-from rlvr.engines.local.training import _PROBLEMS, _ROLLOUT, _Run
+from rlvr.engines.local.training import _PROBLEMS, _ROLLOUT, Update, _Run
 from rlvr.engines.local.update import MiniBatch
 from rlvr.losses import clipped_value_loss
 from rlvr.problems import Problem
@@ -87,8 +87,7 @@ class MethodRun(_Run):
             collect(self.policy, self.codec, problems, config, seed), config, job.sampling
         )
         losses = []
-        batches = self._with_values(rollout, super()._updates(rollout))
-        for batch in batches:
+        for batch in self._with_values(rollout, super()._updates(rollout)):
             mask = batch.packed.response_mask
             states = None if critic.shape.separate else self._states(self.policy.theta, batch.packed)
             values = critic_values(critic.trainer.weights, critic.shape, job.critic, batch.packed, states)
@@ -123,7 +122,9 @@ class MethodRun(_Run):
                 stream = derive_seed(_PROBLEMS, job.seed, number)
                 given = training_problems(job.problems, config.prompts_per_step, stream, index)
             seed = derive_seed(_ROLLOUT, job.seed, index, *extra)
-            return shape_rewards(collect(behaviour, self.codec, given, config, seed), config, job.sampling)
+            rollout = collect(behaviour, self.codec, given, config, seed)
+            self.compute.sampled("base", rollout.prompts, rollout.samples)
+            return shape_rewards(rollout, config, job.sampling)
 
         if job.sampling is None or not job.sampling.dynamic:
             return generate(0)
@@ -147,15 +148,15 @@ class MethodRun(_Run):
             }
         return row
 
-    def _updates(self, rollout: ShapedRollout) -> list[MiniBatch]:
+    def _updates(self, rollout: ShapedRollout) -> list[Update]:
         batches = self._with_values(rollout, super()._updates(rollout))
         if self.updater.modules:
             batches = [self._with_old_mtp(batch) for batch in batches]
-        return batches
+        return [(batch, ()) for batch in batches]
 
-    def _with_values(self, rollout: ShapedRollout, batches: list[MiniBatch]) -> list[MethodBatch]:
+    def _with_values(self, rollout: ShapedRollout, updates: list[Update]) -> list[MethodBatch]:
         """The critic's values, advantages and returns, before the step's first update."""
-        critic = self.updater.critic
+        critic, batches = self.updater.critic, [batch for batch, _ in updates]
         given = [{f.name: getattr(batch, f.name) for f in fields(MiniBatch)} for batch in batches]
         if not critic:
             return [MethodBatch(**one) for one in given]

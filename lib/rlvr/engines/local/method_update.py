@@ -7,6 +7,7 @@ may meet is a setting (``mtp.policy_gradient``, ``critic.network``). All gradien
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,12 +62,17 @@ class MethodUpdater(Updater):
         self.modules, self.critic = modules, critic
         self.log: list[dict[str, float]] = []
 
-    def step(self, batch: MethodBatch) -> tuple[dict[str, float], Tensor, Tensor]:
+    def step(
+        self, batch: MethodBatch, others: Sequence[MiniBatch] = ()
+    ) -> tuple[dict[str, float], Tensor, Tensor]:
         """One update of everything; returns what :meth:`Updater.step` does, with further metrics.
 
         Raises:
+            ValueError: ``others``, which no method with modules or a critic trains on.
             FloatingPointError: a gradient is not finite; all weights are left as they were.
         """
+        if others:
+            raise ValueError(f"others: {len(others)} minibatches; allowed here are none")
         mask, modules, critic = batch.packed.response_mask, self.modules, self.critic
         weights = unflatten(self.theta, self.shape)
         states = packed_states(weights, self.shape, batch.packed)
@@ -118,7 +124,7 @@ class MethodUpdater(Updater):
                 policy.append((value_loss, critic.settings.shared_weight * one))
 
         gradient = _gradient(policy, self.theta)
-        values["grad_norm"] = self._descend(gradient, loss, leaf, batch)
+        values["grad_norm"] = self._descend(gradient, float(loss.detach()), leaf.detach(), batch)
         for trainer, own_gradient, norm in updates:
             trainer.apply(own_gradient, norm)
         self.log.append(dict(values))

@@ -20,7 +20,8 @@ SHARED_AGGREGATION = frozenset({"grpo", "dppo_tv", "dppo_kl", "icepop", "nfpo", 
 #: Settings of ``train`` that a recipe may name: what belongs to a method, and
 OWN = ("loss_agg_mode", "advantage_std", "recompute")
 #: what arms differ in that are compared at equal compute.
-SIZES = ("steps", "prompts_per_step", "group_size", "minibatches", "lr")
+SIZES = ("steps", "prompts_per_step", "group_size", "minibatches")
+SIZES += ("lr", "schedule", "warmup_ratio", "min_lr_ratio")
 
 
 def method_settings(objective: Objective) -> dict[str, Any]:
@@ -45,7 +46,14 @@ def resolve(train: Train, recipe: Recipe) -> tuple[Train, dict[str, Any]]:
     """
     objective, parameters = objectives.get(recipe.objective), recipe.parameters
     blocks = "mtp_log_prob" in objective.needs
-    if objective.needs and not (blocks and recipe.mtp):
+    given = recipe.counterfactual
+    masks = given is not None and given.variant == "mask"
+    if given is not None and masks != ("token_mask" in objective.needs):
+        raise ValueError(
+            f"counterfactual.variant={given.variant!r} with objective={objective.name!r}: allowed is the "
+            "variant 'mask' with an objective that needs a token mask, and no other with it"
+        )
+    if objective.needs and not masks and not (blocks and recipe.mtp):
         how = "makes with a block `mtp`" if blocks else "does not make"
         raise ValueError(
             f"objective={objective.name!r} needs {', '.join(objective.needs)}, which the local engine {how}; "

@@ -76,7 +76,7 @@ def _one_step(run, number: int, count: bool = False) -> dict[str, float]:
     times = [time.process_time()]
     rollout = run._collect(run.policy, problems)
     times.append(time.process_time())
-    batches = run._updates(rollout)
+    batches = [batch for batch, _ in run._updates(rollout)]
     times.append(time.process_time())
     kept = [_bytes_kept(run, batch) if count else updater.step(batch) for batch in batches]
     times.append(time.process_time())

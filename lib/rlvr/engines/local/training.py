@@ -15,7 +15,9 @@ from torch import Tensor
 
 from rlvr import objectives
 from rlvr.config import Problems, Scale, Train
+from rlvr.config_corrections import Counterfactual, SelfCorrection
 from rlvr.config_mtp import Critic, Mtp, Sampling
+from rlvr.engines.local.accounting import Compute
 from rlvr.engines.local.checkpoint import RunState
 from rlvr.engines.local.methods import resolve
 from rlvr.engines.local.policy import Policy
@@ -27,6 +29,7 @@ from rlvr.engines.local.rollout import (
     training_problems,
     validation_problems,
 )
+from rlvr.engines.local.schedule import learning_rate
 from rlvr.engines.local.update import MiniBatch, Updater, minibatches, response_log_prob
 from rlvr.problems import Problem
 from rlvr.problems.tokenizer import Codec
@@ -35,9 +38,11 @@ from rlvr.storage import atomic_dir, fingerprint, write_json
 
 START_GATE = 1e-3  # nats; sampler and trainer are two code paths over the same weights
 _ROLLOUT, _VALIDATION, _PROBLEMS = 1, 2, 3  # purposes of random streams
-METHODS = ("mtp", "critic", "sampling")  # blocks of a recipe
+METHODS = ("mtp", "critic", "sampling", "counterfactual", "self_correction")  # blocks of a recipe
 
 OnProgress = Callable[[int, int], None]
+
+Update = tuple[MiniBatch, tuple[MiniBatch, ...]]  # one optimiser step: the rollout's, and what else it trains
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,8 @@ class Job:
         lag: rollouts come from the policy of this many steps ago (0: of this step).
         seed: of problems and sampling. Arms with the same seed see the same problems and draw the same
             uniforms, so their differences are paired.
-        mtp, critic, sampling: what the method has beside its loss; None: nothing of the kind.
+        mtp, critic, sampling, counterfactual, self_correction: what the method has beside its loss, see
+            :class:`rlvr.config.Recipe`; None: nothing of the kind.
     """
 
     arm: str
@@ -66,6 +72,8 @@ class Job:
     mtp: Mtp | None = None
     critic: Critic | None = None
     sampling: Sampling | None = None
+    counterfactual: Counterfactual | None = None
+    self_correction: SelfCorrection | None = None
 
     @property
     def name(self) -> str:
@@ -104,7 +112,8 @@ def train(
     on_progress: OnProgress | None = None,
     modules: str | Path | None = None,
 ) -> None:
-    """Train and leave ``config.json, metrics.parquet, records.parquet, summary.json, final/`` in ``out``.
+    """Train; leaves ``config.json``, ``metrics``, ``records`` and ``compute.parquet``, ``summary.json`` and
+    ``final/`` in ``out``.
 
     Args:
         base: folder of the base model and its tokenizer.
@@ -141,16 +150,24 @@ def train(
 
 def run_of(job: Job) -> type[_Run]:
     """The class that trains the job's method."""
+    if job.counterfactual is not None:  # these modules import this one
+        from rlvr.engines.local.counterfactual import CounterfactualRun
+
+        return CounterfactualRun
+    if job.self_correction is not None:
+        from rlvr.engines.local.self_correction import SelfCorrectionRun
+
+        return SelfCorrectionRun
     if any(getattr(job, name) is not None for name in METHODS):
-        from rlvr.engines.local.method_run import MethodRun  # which imports this module
+        from rlvr.engines.local.method_run import MethodRun
 
         return MethodRun
     return _Run
 
 
 class _Run:
-    """The state of a run and its steps. A method that does more overrides :meth:`_collect`, :meth:`_updates`
-    and :meth:`_save`; what these share of a step goes through the rollout."""
+    """The state of a run and its steps. A method that does more overrides :meth:`_collect`, :meth:`_updates`,
+    :meth:`_describe` and :meth:`_save`; what these share of a step goes through the rollout."""
 
     def __init__(self, job: Job, policy: Policy, codec: Codec, identity: str):
         config = job.train
@@ -169,6 +186,8 @@ class _Run:
         self.metrics: list[dict[str, float]] = []
         self.records: list[dict[str, Tensor]] = []
         self.counts = {"tokens_generated": 0, "tokens_trained": 0, "responses_verified": 0}
+        self.compute = Compute()
+        self.compute_rows: list[dict[str, int]] = []
         self.validation = validation_problems(job.problems, config.eval_problems)
         self.done = 0
 
@@ -186,6 +205,7 @@ class _Run:
         self.updater.optimizer.load_state_dict(state.optimizer)
         self.past, self.metrics, self.records = state.past, state.metrics, state.records
         self.counts, self.done = state.counts, state.step
+        self.compute, self.compute_rows = Compute(state.compute), state.compute_rows
 
     def state(self) -> RunState:
         return RunState(
@@ -197,10 +217,14 @@ class _Run:
             self.metrics,
             self.records,
             self.counts,
+            compute=self.compute.table,
+            compute_rows=self.compute_rows,
         )
 
     def step(self) -> None:
         job, config, index = self.job, self.job.train, self.done
+        if config.schedule != "constant":
+            self.updater.set_learning_rate(learning_rate(config, index))
         now = self.updater.theta.detach().clone()
         self.past.append(now)
         behaviour = self.policy.with_theta(
@@ -213,18 +237,21 @@ class _Run:
         row = self._describe(rollout)
         if index == 0 or index % config.eval_every == 0:
             row["val_pass1"] = self._validate()
-        updates, kept = [], []
-        for number, batch in enumerate(self._updates(rollout)):
-            values, log_prob, slope = self.updater.step(batch)
+        updates, kept, more = [], [], []
+        for number, (batch, others) in enumerate(self._updates(rollout)):
+            values, log_prob, slope = self.updater.step(batch, others)
             if number == 0 and (index == 0 or job.lag == 0):
                 self._gate(batch, log_prob)
+            more += values.pop("more", [])
             updates.append(values)
             kept += self._record(batch, log_prob, slope, number)
-            self.counts["tokens_trained"] += len(batch.packed.targets)
+            self._count_update(batch, others)
         norms = [u.pop("grad_norm") for u in updates]
         row |= {"loss": sum(u.pop("loss") for u in updates) / len(updates)}
         row |= {"grad_norm": sum(norms) / len(norms), "grad_norm_max": max(norms)}
         row |= objectives.merge_metrics(updates)
+        if more:
+            row |= {f"correction_{k}": v for k, v in objectives.merge_metrics(more).items()}
         if kept:
             self.records.append({k: torch.cat([part[k] for part in kept]) for k in kept[0]})
         if len(self.past) > job.lag:
@@ -233,25 +260,38 @@ class _Run:
         if self.done == config.steps:
             row["val_pass1_after"] = self._validate()
         self.metrics.append(row)
+        self.compute_rows.append(self.compute.row(self.done))
 
     def _collect(self, behaviour: Policy, problems: list[Problem]) -> Rollout:
         seed = derive_seed(_ROLLOUT, self.job.seed, self.done)
-        return collect(behaviour, self.codec, problems, self.job.train, seed)
+        rollout = collect(behaviour, self.codec, problems, self.job.train, seed)
+        self.compute.sampled("base", rollout.prompts, rollout.samples)
+        return rollout
 
-    def _updates(self, rollout: Rollout) -> list[MiniBatch]:
-        """The minibatches of a rollout, made before the first update."""
-        return [self._recomputed(batch) for batch in minibatches(rollout, self.job.train.minibatches)]
+    def _updates(self, rollout: Rollout) -> list[Update]:
+        """The optimiser steps of a rollout, made before the first of them."""
+        batches = minibatches(rollout, self.job.train.minibatches)
+        return [(self._recomputed(batch), ()) for batch in batches]
 
-    def _recomputed(self, batch: MiniBatch) -> MiniBatch:
+    def _count_update(self, batch: MiniBatch, others: tuple[MiniBatch, ...]) -> None:
+        self.counts["tokens_trained"] += len(batch.packed.targets)
+        self.compute.passed("base", "train", batch.packed)
+        for other in others:
+            self.compute.passed("correction", "train", other.packed)
+
+    def _recomputed(self, batch: MiniBatch, purpose: str = "base") -> MiniBatch:
         """The trainer's log-probs before the step's first update in place of the sampler's, if wanted."""
         how, old = self.job.train.recompute, batch.old_log_prob
         if how == "none":
             return batch
-        with torch.no_grad():
-            new, _ = response_log_prob(
-                self.updater.theta, self.policy.shape, batch.packed, self.job.train.temperature
-            )
+        new = self._scored(self.updater.theta, batch, purpose)
         return replace(batch, old_log_prob=new, rollout_log_prob=old if how == "trace" else None)
+
+    def _scored(self, theta: Tensor, batch: MiniBatch, purpose: str) -> Tensor:
+        """Log-probs [B, T] of a minibatch under ``theta``, without a gradient."""
+        self.compute.passed(purpose, "score", batch.packed)
+        with torch.no_grad():
+            return response_log_prob(theta, self.policy.shape, batch.packed, self.job.train.temperature)[0]
 
     def _describe(self, rollout: Rollout) -> dict[str, float]:
         samples = rollout.samples
@@ -327,6 +367,9 @@ class _Run:
                 names += [k for k in self.records[0] if k not in names]
                 frame = {k: np.concatenate([part[k].numpy() for part in self.records]) for k in names}
                 pd.DataFrame(frame).to_parquet(partial / "records.parquet", index=False)
+            pd.DataFrame(self.compute_rows).fillna(0).astype("int64").to_parquet(
+                partial / "compute.parquet", index=False
+            )
             summary = {"reached_step": self.done, "requested_steps": self.job.train.steps, **self.counts}
             write_json(partial / "summary.json", summary)
             self.policy.with_theta(self.updater.theta.detach()).save_pretrained(partial / "final")
