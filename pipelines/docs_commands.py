@@ -25,8 +25,9 @@ ROLLOUT_ANCHORED = frozenset({"nfpo", "dppo_tv", "dppo_kl", "icepop"})
 #: What a method has beside its loss, on the local engine, in verl and in TRL.
 BESIDE_THE_LOSS = {
     "dapo": (
-        "The engine has neither dynamic sampling nor overlong shaping: groups of equal rewards stay in the "
-        "batch with advantage 0, so that this is DAPO's loss without the rest of DAPO.",
+        "Dynamic sampling and overlong shaping are a block `sampling` of the recipe (`rlvr.config_mtp`): "
+        "without it groups of equal rewards stay in the batch with advantage 0, and this is DAPO's loss "
+        "without the rest of DAPO.",
         "The filter is DAPO's dynamic sampling, on the accuracy that the reward function returns as `acc`; "
         "overlong shaping is verl's reward manager `dapo`.",
         "TRL has neither dynamic sampling nor overlong shaping: this is DAPO's loss without the rest of "
@@ -52,13 +53,19 @@ def call(objective: Objective) -> str:
 
 def local(objective: Objective, scale: Scale) -> str:
     """How to train with it on the local engine at the default scale, as its method asks for."""
+    blocks = method_blocks(objective)
+    if blocks:
+        text = (
+            f"Local experiment: not an arm of the default scale. The local engine trains a recipe with "
+            f"{'a block' if len(blocks) == 1 else 'blocks'} {_names(blocks)} (`rlvr.config_mtp`) and refuses "
+            "the name without."
+        )
+        if blocks == ["critic"]:
+            text += " With advantages relative to the group the same loss is `grpo`, whose `clip_high` sets "
+            text += "the clip."
+        return text
     if objective.needs:
         return ""
-    if objective.advantages == "critic":
-        return (
-            "Local experiment: none. The local engine has no critic and refuses this name; with advantages "
-            "relative to the group the same loss is `grpo`, whose `clip_high` sets the clip."
-        )
     recipes = [arm for arm, recipe in scale.recipes.items() if recipe.objective == objective.name]
     arms = [arm for arm in recipes if arm in scale.arms]
     if arms:
@@ -72,6 +79,12 @@ def local(objective: Objective, scale: Scale) -> str:
         commands = [f"dvc repro train@{arm}"]
     settings = local_settings(objective, scale)
     return f"{text}:\n\n" + fenced("\n".join(commands), "sh") + f"\n\n{settings}"
+
+
+def method_blocks(objective: Objective) -> list[str]:
+    """Blocks of a recipe without which the local engine does not train the method."""
+    mtp = ["mtp"] if "mtp_log_prob" in objective.needs else []
+    return mtp + (["critic"] if objective.advantages == "critic" else [])
 
 
 def local_settings(objective: Objective, scale: Scale) -> str:
@@ -142,10 +155,14 @@ def verl_overrides(objective: Objective) -> tuple[list[str], list[str]]:
 def trainers(objective: Objective) -> str:
     """verl and TRL, with the first parameter as an example of how to give one."""
     if lacking := objective.needs:
+        given = "mtp" in method_blocks(objective)
+        who = "[verl](../verl.md) and [TRL](../trl.md)"
+        rest = (
+            "verl refuses its name." if given else "only the call above runs it, and verl refuses its name."
+        )
         return (
-            f"The local engine, [verl](../verl.md) and [TRL](../trl.md) have nothing to give for "
-            f"{_names(lacking)}, without which this is another objective: only the call above runs it, and "
-            "verl refuses its name."
+            f"{who if given else f'The local engine, {who}'} have nothing to give for {_names(lacking)}, "
+            f"without which this is another objective: {rest}"
         )
     taken = objective.name in VERL_LOSSES
     own = [name for name in objective.parameters if name not in objective.tensors]

@@ -116,7 +116,7 @@ def test_wrong_field_is_named_with_its_value_and_what_is_allowed(load, changes, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train.minibatches": 5}, "prompts_per_step=24 must be a multiple of minibatches=5"),
+        ({"train.minibatches": 5}, "prompts_per_step=16 must be a multiple of minibatches=5"),
         ({"evaluate.pass_k": [1, 16]}, "holds a k above samples=4"),
         ({"arms": ["grpo", "nfpo", "ppo"]}, r"arms \['ppo'\] have no recipe"),
         ({"surrogate.recipe": "ppo"}, "surrogate.recipe='ppo' is not one of arms"),

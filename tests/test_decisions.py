@@ -24,6 +24,9 @@ FILES = [
         for name in ("ratios", "trust_regions", "advantages", "losses", "rewards")
     ),
     PROJECT / "lib/rlvr/engines/trl.py",
+    *(PROJECT / "lib/rlvr/counterfactual").glob("*.py"),
+    *(PROJECT / f"lib/rlvr/evaluation/{name}.py" for name in ("compute", "budget")),
+    PROJECT / "lib/rlvr/analysis/backward_transfer.py",
 ]
 MARK = re.compile(r"\[choice\b[^\]]*\]")
 SECTIONS = {"Args", "Deviations", "Sources", "Metrics", "Detached", "Formula", "Returns", "Raises", "Source"}

@@ -206,8 +206,8 @@ def test_the_gate_notices_when_sampler_and_trainer_disagree():
     run = _Run(job(), random_policy(), codec(), "x")
     real = run.updater.step
 
-    def shifted(batch):
-        values, log_prob, slope = real(batch)
+    def shifted(batch, others):
+        values, log_prob, slope = real(batch, others)
         return values, log_prob - 0.01, slope
 
     run.updater.step = shifted

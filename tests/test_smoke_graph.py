@@ -179,7 +179,7 @@ def test_changing_nfpos_horizon_runs_nfpo_again_and_nothing_else(clone):
     names = ran(repro(clone))
     path.write_text(text)
     assert sorted(names) == sorted(
-        "train@nfpo evaluate@nfpo training accuracy dynamics ablations surrogate report".split()
+        "inputs train@nfpo evaluate@nfpo training accuracy dynamics ablations surrogate report".split()
     )
 
 

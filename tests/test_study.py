@@ -168,6 +168,7 @@ def value(x):
 
 def penalised(setting, _):
     setting["update"].update(kl_coef=value(0.001), divide_by_std=value(True), epochs=value(2))
+    setting["update"].update(schedule=value("cosine"), warmup_ratio=value(0.05), min_lr_ratio=value(0.2))
 
 
 def test_settings_that_the_paper_has_not(tmp_path):
@@ -176,6 +177,8 @@ def test_settings_that_the_paper_has_not(tmp_path):
     assert table["KL or entropy term"] == "KL 0.001"
     assert table["advantage"] == "group relative, divided by unbiased std"
     assert "gone through 2 times" in study.words.settings
+    train = study.train
+    assert (train.schedule, train.warmup_ratio, train.min_lr_ratio) == ("cosine", 0.05, 0.2)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import torch
 from local_fixtures import codec, random_policy
 
 from rlvr.config import Problems, WarmUp
+from rlvr.counterfactual.examples import correction_examples, encode_examples
 from rlvr.engines.local import warmup
 from rlvr.engines.local.rollout import derive_seed, training_problems
 from rlvr.engines.local.warmup import warm_up
@@ -151,3 +152,46 @@ def test_progress_names_the_step_where_it_will_stop(scripted):
     run(config(max_steps=50, cooldown_steps=2), on_progress=lambda done, total: seen.append((done, total)))
     assert seen[0] == (1, 50) and seen[19] == (20, 50) and seen[-1] == (22, 22)
     assert len(seen) == 22
+
+
+CORRECTIONS = {"share": 0.25, "references": (0, 1), "reference_right": 0.5}
+
+
+def test_a_share_of_each_batch_are_corrections_and_the_loss_is_the_mean_over_all_tokens():
+    """Solutions and corrections are packed apart; together they are one mean."""
+    policy, words = random_policy(), codec()
+    settings = config(max_steps=1, check_every=1, corrections=CORRECTIONS)
+    result = run(settings, policy)
+    pairs = [
+        (words.encode(p.prompt), words.encode(p.solution, end=True))
+        for p in training_problems(PROBLEMS, 6, derive_seed(0, warmup._PROBLEMS), 0)
+    ]
+    wrong = training_problems(PROBLEMS, 2, derive_seed(0, warmup._CORRECTED), 0)
+    seed = (derive_seed(0, warmup._SLIPS), 0)
+    examples = correction_examples(wrong, settings.corrections, "train", seed)
+    pairs += list(zip(*encode_examples(examples, words, "compare"), strict=True))
+    model, total, count = policy.to_hf(), 0.0, 0
+    for prompt, target in pairs:
+        with torch.no_grad():
+            log_probs = model(torch.tensor([prompt + target])).logits[0].double().log_softmax(-1)
+        for t, token in enumerate(target):
+            total -= log_probs[len(prompt) - 1 + t, token].item()
+            count += 1
+    assert result.history[0]["loss"] == pytest.approx(total / count, abs=1e-5)
+    assert 0 <= result.history[0]["corrected"] <= 1
+
+
+def test_the_share_zero_is_the_plain_warm_up():
+    plain = run(config(max_steps=4, check_every=2))
+    none = run(config(max_steps=4, check_every=2, corrections=CORRECTIONS | {"share": 0.0}))
+    some = run(config(max_steps=4, check_every=2, corrections=CORRECTIONS))
+    assert torch.equal(plain.policy.theta, none.policy.theta)
+    assert not torch.equal(plain.policy.theta, some.policy.theta)
+    assert all("corrected" not in row for row in plain.history)
+    assert [row["pass1"] for row in plain.history] == [row["pass1"] for row in none.history]
+
+
+def test_a_warm_up_with_corrections_repeats():
+    settings = config(max_steps=4, check_every=2, corrections=CORRECTIONS)
+    first, again = run(settings), run(settings)
+    assert torch.equal(first.policy.theta, again.policy.theta) and first.history == again.history

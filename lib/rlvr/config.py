@@ -9,41 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
 
+from rlvr.config_base import Count, Positive, Rate
+from rlvr.config_base import Section as _Section
+from rlvr.config_corrections import Counterfactual, SelfCorrection, WarmUpCorrections
+from rlvr.config_mtp import Critic, Mtp, Sampling
 from rlvr.problems import get_task
-
-Positive = Annotated[int, Field(gt=0)]
-Count = Annotated[int, Field(ge=0)]
-Rate = Annotated[float, Field(gt=0)]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _numbers_are_numbers(cls, values: Any) -> Any:
-        """YAML 1.2 reads 1e-6 as a number: quotes around one, or a yes/no in its place, are a mistake."""
-        numeric = {"int", "float", "Positive", "Count", "Rate"}
-        for name in cls.model_fields:
-            value = values.get(name) if isinstance(values, dict) else None
-            kind = str(cls.__annotations__.get(name, ""))
-            quoted = isinstance(value, str) and _is_number(value)  # any other text pydantic refuses itself
-            if (quoted or isinstance(value, bool)) and (kind in numeric or kind.startswith("Annotated[")):
-                raise ValueError(
-                    f"{name}={value!r} must be a number without quotes, not a {type(value).__name__}"
-                )
-        return values
 
 
 class Problems(_Section):
@@ -99,6 +72,7 @@ class WarmUp(_Section):
     cooldown_steps: Count
     check_every: Positive
     target_pass1: Annotated[float, Field(gt=0, lt=1)]  # stop at this validation pass@1
+    corrections: WarmUpCorrections | None = None  # None: solutions alone
 
 
 class Train(_Section):
@@ -124,6 +98,11 @@ class Train(_Section):
     #: Log-probs again by the trainer at the start of a step: in place of the sampler's in every ratio, or in
     #: the trace alone. A recipe says it.
     recompute: Literal["none", "all", "trace"] = "none"
+    #: Learning rate over the steps: as it is, or a linear rise over ``warmup_ratio`` of them and then half a
+    #: cosine down to ``min_lr_ratio`` of it.
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.03
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
 
     @model_validator(mode="after")
     def _divides(self) -> Train:
@@ -151,11 +130,30 @@ class Train(_Section):
 
 
 class Recipe(_Section):
-    """One trained arm: an objective's name and its own parameters."""
+    """One trained arm: an objective's name, its own parameters, and what the method has beside its loss.
+
+    ``counterfactual`` makes it IBPO, ``self_correction`` a SCoRe-style pipeline; ``mtp``, ``critic`` and
+    ``sampling`` are MPO's, PPO's and DAPO's. None of all is the objective alone.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     objective: str
+    mtp: Mtp | None = None
+    critic: Critic | None = None
+    sampling: Sampling | None = None
+    counterfactual: Counterfactual | None = None
+    self_correction: SelfCorrection | None = None
+
+    @model_validator(mode="after")
+    def _one_method(self) -> Recipe:
+        beside_the_loss = any(part is not None for part in (self.mtp, self.critic, self.sampling))
+        methods = [self.counterfactual is not None, self.self_correction is not None, beside_the_loss]
+        if sum(methods) > 1:
+            raise ValueError(
+                "counterfactual; self_correction; mtp, critic and sampling: allowed is at most one of them"
+            )
+        return self
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -232,7 +230,6 @@ class Scale(_Section):
     root: str  # path from the scale file's folder to the repository root
     scale_file: str  # this file, from the repository root
     engine: Literal["local", "verl"]  # of training
-    engine_code: str  # folder of its source, on which DVC's training stages depend
     device: Literal["cpu", "cuda"]  # of training
     workers: Positive  # single-threaded processes side by side
     seeds: tuple[Count, ...]
@@ -251,12 +248,7 @@ class Scale(_Section):
     report: Report
 
     @model_validator(mode="after")
-    def _engine_code_is_the_engine_s(self) -> Scale:
-        wanted = {"local": "lib/rlvr/engines/local", "verl": "lib/rlvr/engines"}[self.engine]
-        if self.engine_code != wanted:
-            raise ValueError(
-                f"engine_code={self.engine_code!r} with engine={self.engine!r} must be {wanted!r}"
-            )
+    def _engine_has_the_device(self) -> Scale:
         if self.engine == "local" and self.device != "cpu":
             raise ValueError(f"device={self.device!r}: engine local trains on the CPU; allowed is 'cpu'")
         return self

@@ -1,4 +1,4 @@
-"""The two loss forms, and how per-token losses become one number.
+"""The two loss forms, how per-token losses become one number, and a critic's loss.
 
 A loss form is a pair (value, slope) of constants [B, T]: the per-token loss and its derivative with
 respect to the token's own log-prob. :func:`attach` hands both to autograd in one node, so the backward
@@ -81,6 +81,37 @@ def clipped_surrogate(
     value = (effective * advantages) * response_mask
     value.neg_()
     return TokenLoss(value, value * active), ratio, active
+
+
+def clipped_value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, response_mask: Tensor, clip: float | None = 0.5
+) -> tuple[Tensor, Tensor]:
+    """A critic's loss, and the share of tokens that lost their gradient to the clip.
+
+        V~_t = clip(V_t, V_old,t - clip, V_old,t + clip)
+        loss = 1/2 mean_t max((V_t - R_t)^2, (V~_t - R_t)^2)      over valid tokens
+
+    Args: ``values`` V (differentiable), ``old_values`` V_old of the step's start, ``returns`` R and
+    ``response_mask``, [B, T]; what masked places hold (NaN too) does not matter. ``clip`` 0.5
+    [public: verl's ``cliprange_value``]; None = off. The clip is pessimistic: a value beyond it, on the far
+    side from its return, keeps its gradient back to it. Source: [public: verl ``compute_value_loss``; PPO's
+    code].
+    """
+    check_floating("values", values)
+    check_mask("response_mask", response_mask, like=values)
+    dtype, valid = compute_dtype(values), response_mask.bool()
+    given = [("values", values), ("old_values", old_values.detach()), ("returns", returns.detach())]
+    for name, value in given:
+        check_floating(name, value, like=values)
+    value, old, target = (torch.where(valid, tensor.to(dtype), 0.0) for _, tensor in given)
+    count = valid.sum().clamp_min(1)
+    error = (value - target).square()
+    if clip is None:
+        return error.sum() / (2 * count), torch.zeros((), dtype=dtype, device=values.device)
+    clip = check_number("clip", clip, lambda x: 0 < x < math.inf, "None (off) and finite numbers > 0")
+    bounded = (torch.minimum(torch.maximum(value, old - clip), old + clip) - target).square()
+    lost = (bounded > error).detach()
+    return torch.maximum(error, bounded).sum() / (2 * count), lost.sum().to(dtype) / count
 
 
 def aggregation_scale(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 
 from rlvr import objectives
+from rlvr.checks import check_choice
 from rlvr.config import Scale
+from rlvr.counterfactual.operators import get_operator
+from rlvr.counterfactual.prompts import TOKEN_TEMPLATES
 from rlvr.engines.local.methods import resolve
 
 
@@ -22,6 +25,10 @@ def check_recipes(scale: Scale) -> None:
             train, parameters = resolve(scale.train, recipe)
             objective = objectives.get(recipe.objective)
             objective(-one, -one, one[0], one, loss_agg_mode=train.loss_agg_mode, **parameters)
+            if given := recipe.counterfactual or recipe.self_correction:
+                check_choice("template", given.template, tuple(TOKEN_TEMPLATES))
+            if recipe.counterfactual:
+                get_operator(recipe.counterfactual.operator, insertions=recipe.counterfactual.insertions)
         except (ValueError, TypeError) as error:
             raise ValueError(f"recipes.{arm}: {error}") from None
     if scale.engine == "verl":

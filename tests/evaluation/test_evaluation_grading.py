@@ -103,7 +103,7 @@ def test_each_problem_has_its_grader_and_undecided_samples_stay_missing():
     with pytest.raises(ValueError, match="1 problems that are not given"):
         grade(samples.head(1), problems[1:])
     with pytest.raises(
-        ValueError, match="kind='essay': allowed are problems of kind integer, math, function"
+        ValueError, match="kind='essay': allowed are problems of kind integer, expression, math, function"
     ):
         grade(samples.head(1), [SimpleNamespace(id="sum", kind="essay")])
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import rlvr.evaluation as evaluation
-from rlvr.evaluation import Estimate, accuracy_table, clustered_mean, paired_variance, pass_at_k
+from rlvr.evaluation import Estimate, Reached, accuracy_table, clustered_mean, paired_variance, pass_at_k
 from rlvr.evaluation.inputs import labels_of, numbers_of, seeds_of, whole
 
 NAN, INF = float("nan"), float("inf")
@@ -25,6 +25,7 @@ SAMPLES = pd.DataFrame({
     "extracted": ["1", "2", "3", "3"],
 })  # fmt: skip
 TABLE = accuracy_table(SAMPLES, [2])
+RUNS = {seed: Reached(2.0 + seed, "reached", 9.0, 0.7, 0.9) for seed in (0, 1)}
 
 #: Right arguments of every public function; the tests below spoil one at a time.
 RIGHT = {
@@ -40,6 +41,8 @@ RIGHT = {
     "by_equivalence": {"equal": lambda a, b: a == b},
     "clustered_mean": {"values": [0, 1, 1], "clusters": [0, 1, 2]},
     "clustered_standard_error": {"values": [0, 1, 1], "clusters": [0, 1, 2]},
+    "compute_ratio": {"method": RUNS, "baseline": RUNS},
+    "compute_to_threshold": {"curve": ([1, 2], [0.1, 0.9]), "threshold": 0.5},
     "count_correct": {"correct": A},
     "coverage": {"samples": SAMPLES},
     "coverage_note": {"found": TABLE},
@@ -50,6 +53,7 @@ RIGHT = {
     "holm": {"p_values": [0.1, 0.2]},
     "interquartile_mean": {"scores": [[0.1, 0.2]]},
     "majority_at_k": {"correct": [[1, 0]], "answers": [["1", "2"]], "k": 2},
+    "match_budget": {"costs_per_step": {"a": 1.0, "b": [1, 2, 3]}, "budget": 5.0},
     "mcnemar_test": {"a": [1, 0, 1], "b": [0, 0, 1]},
     "multiplicity_note": {"n_tests": 2, "method": "none"},
     "non_inferior": {"difference": E, "margin": 0.1},
@@ -72,7 +76,7 @@ RIGHT = {
     "unpaired_variance": {"a": A, "b": B},
     "with_ends": {"frame": pd.DataFrame({"estimate": [E]})},
 }  # fmt: skip
-TYPES = {"Comparison", "Crossing", "Estimate"}
+TYPES = {"Comparison", "ComputeRatio", "Crossing", "Estimate", "Ledger", "ModelShape", "Reached"}
 
 _NUMBERS = [
     ["True", "False", "True"],
@@ -104,7 +108,11 @@ WRONG = {
     "p_values": [["0.1"], [2], [NAN], 7, [], None], "variance": [0.1, None, "a"],
     "difference": [0.1, None], "estimate": [0.1, None], "table": [None, 7, pd.DataFrame({"a": [1]})],
     "found": [None, 7, pd.DataFrame({"a": [1]})], "frame": [None, 7, pd.DataFrame({"estimate": [0.1]})],
-    "training_sets": ["dapo", 7, None],
+    "training_sets": ["dapo", 7, None], "threshold": ["0.5", None, NAN, INF, True, [0.5]],
+    "curve": [7, None, "ab", [[1, 2]], ([2, 1], [0, 1]), ([1, 2], [0]), (["a", "b"], [0, 1]), ([1], [INF])],
+    "baseline": [None, 7, {}, {0: RUNS[0]}, {0: 1.0, 1: 2.0}, {"a": RUNS[0]}, [RUNS[0]]],
+    "costs_per_step": [None, 7, [1.0], {"a": 0}, {"a": "1"}, {"a": [1, NAN]}, {"a": [[1]]}, {"a": []}],
+    "budget": [0, -1, NAN, INF, "5", None, True, [5]],
 }  # fmt: skip
 _COUNTS = [["1", "2"], [1, 2, 3], [1.5, 2], [NAN, 1], [INF, 1], [[1, 2], [3]], None]
 _FRAMES = [
@@ -144,6 +152,7 @@ OWN = {
     ("majority_at_k", "k"): [*_COUNT, 3],
     ("notes_under", "samples"): [7, [], SAMPLES.drop(columns="model")],
     ("notes_under", "problems"): [7, "ab"],
+    ("compute_ratio", "method"): [None, 7, {}, {0: RUNS[0]}, {0: 1.0, 1: 2.0}, {"a": RUNS[0]}, [RUNS[0]]],
     ("seed_interval", "seeds"): [[0], [0, 0], *WRONG["seeds"]],
     ("seed_interval", "values"): [[0.1], ["a", "b"], [NAN, 0.1], [INF, 0.1], 7],
     ("bootstrap_mean", "strata"): [[0], [0, None, 1], 7],

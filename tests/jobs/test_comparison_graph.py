@@ -5,7 +5,7 @@ import re
 import pytest
 from job_fixtures import ROOT, experiments, make_job, save_checkpoint
 from test_job_graph import GRAPH, dvc, pretend, repository  # noqa: F401
-from test_scales import code_deps, is_covered, module_file, modules_of
+from test_scales import SOURCES, code_deps, is_covered
 
 from pipelines import job_graph
 from pipelines.job_confirmation import check_comparison, names_runs
@@ -22,8 +22,8 @@ BRANCHES["ablations"] = CONFIGURATION
 
 
 def files_of(name):
-    modules = modules_of(f"notebooks/nfpo/{name}.ipynb", BRANCHES[name])
-    return sorted(module_file(module).relative_to(ROOT).as_posix() for module in modules)
+    modules = SOURCES.modules(f"notebooks/nfpo/{name}.ipynb", BRANCHES[name])
+    return sorted(SOURCES.file_of(module).relative_to(ROOT).as_posix() for module in modules)
 
 
 @pytest.mark.parametrize("name", COMPARISONS)

@@ -42,11 +42,14 @@ class LocalTraining:
 
         seeds = self.scale.seeds if self.seed is None else (self.seed,)
         self.jobs = [job for seed in seeds for job in jobs_of(self.scale, self.arm, seed)]
-        self.steps = self.scale.train.steps
+        self.steps = self.jobs[0].train.steps
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"engine": self.engine, "objective": self.jobs[0].objective} | self.jobs[0].parameters
+        job = self.jobs[0]
+        blocks = {name: getattr(job, name) for name in ("counterfactual", "self_correction")}
+        given = {name: block.model_dump() for name, block in blocks.items() if block is not None}
+        return {"engine": self.engine, "objective": job.objective} | job.parameters | given
 
     def runs(self, out: str | Path) -> dict[Run, Path]:
         """Folder of every (seed, lag)."""

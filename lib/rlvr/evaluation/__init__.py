@@ -4,6 +4,7 @@ docs/statistics.md says which interval answers which question.
 """
 
 from rlvr.evaluation.bootstrap import bootstrap_mean, bootstrap_statistic, ratio_of_means
+from rlvr.evaluation.budget import ComputeRatio, Reached, compute_ratio, compute_to_threshold, match_budget
 from rlvr.evaluation.comparison import (
     Comparison,
     bootstrap_test,
@@ -17,6 +18,7 @@ from rlvr.evaluation.comparison import (
     seed_tests,
     sign_flip_test,
 )
+from rlvr.evaluation.compute import Ledger, ModelShape
 from rlvr.evaluation.curves import Crossing, curve_crossing, pass_curve
 from rlvr.evaluation.intervals import (
     Estimate,
@@ -42,8 +44,12 @@ from rlvr.evaluation.voting import by_equivalence, majority_at_k, same_string
 
 __all__ = [
     "Comparison",
+    "ComputeRatio",
     "Crossing",
     "Estimate",
+    "Ledger",
+    "ModelShape",
+    "Reached",
     "accuracy_table",
     "aggregate",
     "avg_at_k",
@@ -56,6 +62,8 @@ __all__ = [
     "by_equivalence",
     "clustered_mean",
     "clustered_standard_error",
+    "compute_ratio",
+    "compute_to_threshold",
     "count_correct",
     "coverage",
     "coverage_note",
@@ -66,6 +74,7 @@ __all__ = [
     "holm",
     "interquartile_mean",
     "majority_at_k",
+    "match_budget",
     "mcnemar_test",
     "multiplicity_note",
     "non_inferior",

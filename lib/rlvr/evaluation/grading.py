@@ -3,6 +3,7 @@
 | problem | verifier | column ``grader`` | ``extracted`` |
 | --- | --- | --- | --- |
 | generated (``integer``) | :func:`rlvr.verifiers.integer.verify_integer` | ``integer`` | the last number |
+| generated (``expression``) | ``rewards`` of :mod:`rlvr.problems.program` | ``expression`` | the expression |
 | ``math`` | :func:`rlvr.verifiers.math.verify_math` | ``rlvr`` | the answer |
 | ``function``, ``stdin`` | :func:`rlvr.verifiers.programs.verify_program` | ``program`` | the program |
 
@@ -21,7 +22,8 @@ from rlvr.evaluation.samples import finished_of, texts_of
 from rlvr.notebook import report
 from rlvr.verifiers.base import Verdict
 
-GRADER_OF = {"integer": "integer", "math": "rlvr", "function": "program", "stdin": "program"}
+GRADER_OF = {"integer": "integer", "expression": "expression", "math": "rlvr"}
+GRADER_OF |= {"function": "program", "stdin": "program"}
 NOT_ISOLATED = "not_isolated"  # reason of every program where programs cannot be isolated
 
 
@@ -88,6 +90,21 @@ def _integers(texts: list[Text], problems: list[Any], finished: list[bool], work
     return [verify_integer(text, problem.answer, done) for text, problem, done in pairs], []
 
 
+def _expressions(texts: list[Text], problems: list[Any], finished: list[bool], workers: int) -> Graded:
+    from rlvr.problems import get_task
+
+    there = [text is not None for text in texts]
+    golds, done = [p.answer for p in problems], [a and b for a, b in zip(there, finished, strict=True)]
+    rewards = get_task(problems[0].task).rewards([text or "" for text in texts], golds, done)
+    verdicts = []
+    for text, ended, reward in zip(texts, finished, rewards, strict=True):
+        reason = "correct" if reward else "wrong" if ended else "truncated"
+        verdicts.append(
+            Verdict(None, None, "no_response") if text is None else Verdict(reward == 1.0, text, reason)
+        )
+    return verdicts, []
+
+
 def _mathematics(texts: list[Text], problems: list[Any], finished: list[bool], workers: int) -> Graded:
     from rlvr.verifiers.math import verify_math_batch
 
@@ -129,6 +146,7 @@ def _programs(texts: list[Text], problems: list[Any], finished: list[bool], work
 
 _VERIFIERS: dict[str, Callable[[list[Text], list[Any], list[bool], int], Graded]] = {
     "integer": _integers,
+    "expression": _expressions,
     "rlvr": _mathematics,
     "program": _programs,
 }

@@ -13,6 +13,7 @@ from typing import Any
 
 from rlvr.config import Scale
 from rlvr.engines.config import SamplingConfig
+from rlvr.problems import Problem, get_task
 from rlvr.problems.files import read_problems
 
 ENGINES = ("local", "transformers", "vllm")
@@ -27,8 +28,9 @@ class EmbeddedProblem:
     answer: str
     difficulty: int
     benchmark: str = "embedded"
-    kind: str = "integer"  # a chain of thought in signs alone is not for verify_math
+    kind: str = "integer"  # of grading: a chain of thought in signs alone is not for verify_math
     grading: str = "integer"
+    task: str = "word"
 
     @property
     def golds(self) -> tuple[str, ...]:
@@ -37,7 +39,21 @@ class EmbeddedProblem:
 
 def read_embedded(path: str | Path) -> list[EmbeddedProblem]:
     """Problems that the graph's first stage wrote."""
-    return [EmbeddedProblem(p.id, p.prompt, p.answer, p.difficulty) for p in read_problems(path)]
+    return [embedded(problem) for problem in read_problems(path)]
+
+
+def embedded(problem: Problem) -> EmbeddedProblem:
+    """A generated problem as evaluations take it."""
+    grader = get_task(problem.kind).grader
+    return EmbeddedProblem(
+        problem.id,
+        problem.prompt,
+        problem.answer,
+        problem.difficulty,
+        kind=grader,
+        grading=grader,
+        task=problem.kind,
+    )
 
 
 @dataclass(frozen=True)

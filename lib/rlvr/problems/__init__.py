@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from rlvr.problems import word
+from rlvr.problems import program, word
 from rlvr.problems.base import SPLITS, Problem, Task
 
-TASKS: dict[str, Task] = {task.name: task for task in (word.TASK,)}
+TASKS: dict[str, Task] = {task.name: task for task in (word.TASK, program.TASK)}
 
 __all__ = ["SPLITS", "TASKS", "Problem", "Task", "by_difficulty", "get_task"]
 

@@ -39,7 +39,8 @@ class Task:
     """A family of problems under a name; adding one means filling in these fields.
 
     ``stream(split, seed, operations)`` yields problems without end and without regard to repetition.
-    ``rewards(predictions, golds, finished)`` grades responses.
+    ``rewards(predictions, golds, finished)`` grades responses. ``corrupt(problem, draws)`` makes a wrong
+    solution that is right up to one step (see :func:`rlvr.problems.slips.corrupt`); None: the task has none.
     """
 
     name: str
@@ -48,6 +49,9 @@ class Task:
     content_of: Callable[[str], str]  # reads a problem's content back out of its prompt
     max_response_tokens: Callable[[Operations], int]  # of a solution, end token included
     rewards: Callable[..., list[float]]
+    corrupt: Callable[[Problem, Draws], str] | None = None
+    grader: str = "integer"  # of evaluations, in rlvr.evaluation.grading
+    public_rewards: Callable[..., list[float]] | None = None  # what a selection may look at; None: rewards
 
     def train_stream(self, seed: Seed, operations: Operations = (3, 6)) -> Iterator[Problem]:
         """Fresh training problems without end."""
@@ -79,6 +83,20 @@ class Task:
                     f"only about {len(chosen)} exist"
                 )
         return list(chosen.values())
+
+
+class Draws:
+    """Small random numbers, the same on every platform."""
+
+    def __init__(self, split: str, seed: Seed) -> None:
+        self._source = bit_stream(split, seed)
+
+    def below(self, bound: int) -> int:
+        """A whole number in 0..bound-1 (bias below 1e-7 for the small bounds used here)."""
+        return (int(self._source.random_raw()) >> 32) * bound >> 32
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        return options[self.below(len(options))]
 
 
 def check_split(split: str) -> str:

@@ -23,6 +23,7 @@ PAD, EOS = "<pad>", "<eos>"
 DIGITS = tuple("0123456789")
 OPERATORS = tuple("+-*=")
 SEPARATORS = (",", ".", "?")
+SIGNS = {"%": "operator", "(": "separator", ")": "separator"}  # those that a task may have besides
 TOKEN_CLASSES = ("digit", "operator", "separator", "end", "word")
 
 _PIECE = re.compile(r"[A-Za-z]+|[^A-Za-z\s]")
@@ -32,12 +33,15 @@ def build_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
     """Tokenizer over ``words``, digits, ``+ - * =`` and ``, . ?``; its length is the vocabulary size.
 
     Raises:
-        ValueError: a word that is repeated or holds anything but the letters A-Z, a-z.
+        ValueError: a word that is repeated, or that is neither letters A-Z, a-z nor one of ``% ( )``.
     """
     words = tuple(words)
     for index, word in enumerate(words):
-        if not re.fullmatch(r"[A-Za-z]+", word) or word in words[:index]:
-            raise ValueError(f"words[{index}]={word!r} must consist of letters and occur once")
+        if not (re.fullmatch(r"[A-Za-z]+", word) or word in SIGNS) or word in words[:index]:
+            raise ValueError(
+                f"words[{index}]={word!r} must consist of letters (or be one of {' '.join(SIGNS)}) and occur "
+                "once"
+            )
     vocabulary = [PAD, EOS, *DIGITS, *OPERATORS, *SEPARATORS, *words]
     # No unknown token: text outside the vocabulary is an error, here and in every library that loads this.
     core = Tokenizer(models.WordLevel({token: index for index, token in enumerate(vocabulary)}, unk_token=""))
@@ -48,11 +52,12 @@ def build_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
         ]
     )
     # Back to text: spaces around words, none around digits and signs, none before a separator.
+    signs = "".join(re.escape(word) for word in words if word in SIGNS)
     core.decoder = decoders.Sequence(
         [
             decoders.Replace(Regex(r"^(?=[A-Za-z])|(?<=[A-Za-z])$"), " "),
             decoders.Fuse(),
-            decoders.Replace(Regex(r" +(?=[ ,.?+*=-]|$)"), ""),
+            decoders.Replace(Regex(rf" +(?=[ ,.?{signs}+*=-]|$)"), ""),
             decoders.Replace(Regex(r"(?<=^) "), ""),
         ]
     )
@@ -62,13 +67,15 @@ def build_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def token_class(token: str) -> str:
-    """digit, operator (``+ - * =``), separator (``, . ?``), end (``<eos>``, ``<pad>``) or word."""
+    """digit, operator (``+ - * = %``), separator (``, . ? ( )``), end (``<eos>``, ``<pad>``) or word."""
     if token in DIGITS:
         return "digit"
     if token in OPERATORS:
         return "operator"
     if token in SEPARATORS:
         return "separator"
+    if token in SIGNS:
+        return SIGNS[token]
     return "end" if token in (EOS, PAD) else "word"
 
 

@@ -19,6 +19,7 @@ from functools import cache
 import numpy as np
 
 from rlvr.problems.base import Operations, Problem, Seed, Task, bit_stream, check_split, digest, split_of
+from rlvr.problems.slips import corrupt
 from rlvr.verifiers.integer import rewards
 
 MAX_VALUE = 99
@@ -182,4 +183,5 @@ TASK = Task(
     content_of=content_of,
     max_response_tokens=max_response_tokens,
     rewards=rewards,
+    corrupt=corrupt,
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
-from functools import cache
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,12 +15,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont
-from matplotlib.ft2font import FT2Font
 from matplotlib.patches import Rectangle
 
 from rlvr.analysis.cases import Case
 from rlvr.analysis.token_categories import token_text
+from rlvr.reporting.drawing import MONO, drawable
 from rlvr.reporting.style import INK, MUTED, WIDTH
 
 # Light enough for dark text at both ends; tokens keep a dark text in the report's dark theme, too, where INK
@@ -32,7 +30,6 @@ NARROWEST = np.log(1.05)  # end of the scale if no trace is further from 1
 LONGEST = 24  # characters of a token that are shown
 _TICKS = (1, 0.95, 1.05, 0.9, 1.1, 0.8, 1.25, 0.67, 1.5, 0.5, 2, 0.2, 5, 0.1, 10, 0.01, 100)  # where they fit
 
-_MONO = FontProperties(family="DejaVu Sans Mono")
 _SIZE, _CHAR = 8.5, 8.5 * 0.602  # points; DejaVu Sans Mono is 0.602 em wide
 _LEFT, _PAD, _GAP, _NARROW = 38, 7, 3, 25  # points: margin of row names; around a token; between; least width
 _TITLE, _CELL, _LINE, _BETWEEN, _BAR = 19, 17, 11, 10, 46  # points: heights
@@ -173,7 +170,7 @@ def _draw_line(ax: Axes, y: float, line: list[tuple[float, float, str, tuple]], 
         colour = TRACE_COLOURS(norm(np.log(row.trace)))
         ax.add_patch(Rectangle((x, y), wide, _CELL, facecolor=colour, **edge))
         middle = x + wide / 2
-        _write(ax, middle, y + _CELL / 2, text, fontsize=_SIZE, color=TOKEN_INK, fontproperties=_MONO)
+        _write(ax, middle, y + _CELL / 2, text, fontsize=_SIZE, color=TOKEN_INK, fontproperties=MONO)
         _write(ax, middle, rho, f"{row.rho:.2f}", fontsize=7.5)
         _write(ax, middle, trace, f"{row.trace:.2f}", fontsize=7.5)
 
@@ -205,17 +202,3 @@ def _legend(ax: Axes, norm: Normalize, width: float, top: float) -> None:
     _write(ax, _LEFT, top + 8, "colour: trace, logarithmic scale", **small)
     _write(ax, _LEFT + long + 30, top + 12, "blue: a weaker update, orange: a stronger one", **small)
     _write(ax, _LEFT + long + 30, top + 25, "outlined: token of interest", **small)
-
-
-def drawable(text: str) -> str:
-    """A text whose letters the figures' font has; ``□`` for others."""
-    return "".join(c if _has_glyph(c) else "□" for c in text)
-
-
-@cache
-def _glyphs() -> frozenset[int]:
-    return frozenset(FT2Font(findfont(_MONO)).get_charmap())
-
-
-def _has_glyph(c: str) -> bool:
-    return ord(c) in _glyphs()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import matplotlib.ticker
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.font_manager import FontProperties, findfont
+from matplotlib.ft2font import FT2Font
 
 from rlvr.reporting.style import INK, MUTED
+
+MONO = FontProperties(family="DejaVu Sans Mono")
 
 
 def need(frame: pd.DataFrame, columns: Iterable[str], what: str) -> pd.DataFrame:
@@ -143,3 +148,17 @@ def blank(ax: Axes, title: str, text: str) -> None:
     for spine in ax.spines.values():
         spine.set(visible=True, linestyle=(0, (3, 3)), color=MUTED)
     note(ax, text, color=INK, fontsize=10)
+
+
+def drawable(text: str) -> str:
+    """A text whose letters the figures' font has; ``□`` for others."""
+    return "".join(c if _has_glyph(c) else "□" for c in text)
+
+
+@cache
+def _glyphs() -> frozenset[int]:
+    return frozenset(FT2Font(findfont(MONO)).get_charmap())
+
+
+def _has_glyph(c: str) -> bool:
+    return ord(c) in _glyphs()

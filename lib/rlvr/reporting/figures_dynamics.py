@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rlvr.reporting.cases import drawable
 from rlvr.reporting.drawing import (
     blank,
+    drawable,
     horizon_axis,
     interval,
     need,
@@ -212,16 +212,16 @@ def _name_first(ax: Axes, rows: pd.DataFrame, first: str) -> None:
 
 
 def _name_pair(ax, parts, *curves) -> None:
-    """Name two curves, the upper one above itself and the lower one below, where the slope leaves room."""
+    """Name two curves where the slope leaves room: both above themselves where they rise and part, so that no
+    name meets the axis below; else the lower one below itself."""
     ends = {c: parts[c[0]].sort_values("horizon") for c in curves}
     upper, lower = sorted(curves, key=lambda c: -ends[c]["value"].iloc[-1])
     rising = ends[upper]["value"].iloc[-1] >= ends[upper]["value"].iloc[0]
     last = len(ends[upper]) - 1
     above = (last, (0, 6), "right") if rising else (min(2, last), (7, 3), "left")
-    for curve, (i, offset, ha), va in (
-        (upper, above, "bottom"),
-        (lower, (max(last - 1, 0), (0, -6), "center"), "top"),
-    ):
+    below = (max(last - 1, 0), (0, -6), "center")
+    lowest = (above, "bottom") if rising else (below, "top")
+    for curve, (i, offset, ha), va in ((upper, above, "bottom"), (lower, *lowest)):
         _, text, colour = curve
         row = ends[curve].iloc[i]
         at = (row["horizon"], row["value"])

@@ -53,7 +53,23 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
     """
     if arm not in scale.recipes:
         raise ValueError(f"arm={arm!r} has no recipe; recipes are {sorted(scale.recipes)}")
-    train, parameters = resolve(scale.train, scale.recipes[arm])
+    recipe = scale.recipes[arm]
+    train, parameters = resolve(scale.train, recipe)
+    if recipe.mtp or recipe.critic or recipe.sampling:
+        raise ValueError(
+            f"{arm}: mtp, critic and sampling are what the local engine has beside a loss; allowed with "
+            "engine verl are recipes without them"
+        )
+    if recipe.counterfactual is not None or recipe.self_correction is not None:
+        raise ValueError(
+            f"{arm}: counterfactual and self_correction generate twice a step, which a verl job does not; "
+            "allowed with engine verl are recipes without them"
+        )
+    if get_task(scale.problems.task).grader != "integer":
+        raise ValueError(
+            f"problems.task={scale.problems.task!r}: verl jobs grade generated problems by whole numbers; "
+            "allowed are tasks with such answers"
+        )
     if train.recompute == "trace":
         raise ValueError(
             "recompute='trace': verl hands a policy loss one kind of old log-probs; allowed is all"
@@ -74,7 +90,7 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
         model=SOURCE,
         seeds=(seed,),
         needs=None,
-        objective=objectives.get(scale.recipes[arm].objective).name,
+        objective=objectives.get(recipe.objective).name,
         parameters=parameters,
         data=GeneratedData(
             train=f"{SOURCE}-s{seed}", max_prompt_length=longest, max_response_length=train.max_new_tokens
@@ -93,9 +109,9 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
             minibatch_responses=train.prompts_per_step * size // train.minibatches,
             epochs=1,
             lr=train.lr,
-            schedule="constant",
-            warmup_ratio=0.0,
-            min_lr_ratio=0.0,
+            schedule=train.schedule,
+            warmup_ratio=train.warmup_ratio if train.schedule == "cosine" else 0.0,
+            min_lr_ratio=train.min_lr_ratio if train.schedule == "cosine" else 0.0,
             betas=train.betas,
             weight_decay=train.weight_decay,
             grad_clip=train.grad_clip,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlvr.engines.local.accounting import Table
 from rlvr.storage import atomic_path
 
 
@@ -26,6 +27,9 @@ class RunState:
         metrics: one row per step done.
         records: columns of per-token records, one array per step and column.
         counts: tokens generated, trained and verified so far.
+        method: what the method has beside the policy: weights, optimisers, rows.
+        compute: the same by purpose and activity, see :mod:`rlvr.engines.local.accounting`.
+        compute_rows: one row of it per step done.
     """
 
     identity: str
@@ -36,6 +40,9 @@ class RunState:
     metrics: list[dict[str, float]] = field(default_factory=list)
     records: list[dict[str, Tensor]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+    method: dict[str, Any] = field(default_factory=dict)
+    compute: Table = field(default_factory=dict)
+    compute_rows: list[dict[str, int]] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         with atomic_path(path) as partial:

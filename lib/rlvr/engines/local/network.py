@@ -7,7 +7,7 @@ layout, reached by one gather each way.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,16 @@ from torch import Tensor
 
 from rlvr.engines.local.packing import AttentionIndex, PackedGroups
 from rlvr.engines.local.policy import Layer, Shape, Weights
+
+
+class Head(Protocol):
+    """What ends a network: the final norm [hidden] and a head [vocab, hidden]."""
+
+    @property
+    def norm(self) -> Tensor: ...
+
+    @property
+    def head(self) -> Tensor: ...
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -91,21 +101,43 @@ def feed_forward(x: Tensor, layer: Layer, shape: Shape) -> Tensor:
     return torch.addmm(x, F.silu(gate) * up, layer.down.t())
 
 
-def head_logits(hidden: Tensor, weights: Weights, shape: Shape) -> Tensor:
+def rms_norm(x: Tensor, shape: Shape) -> Tensor:
+    """x over its root mean square, without a weight."""
+    return _RmsNorm.apply(x, shape.rms_norm_eps)
+
+
+def head_logits(hidden: Tensor, weights: Head, shape: Shape) -> Tensor:
     return F.linear(_RmsNorm.apply(hidden, shape.rms_norm_eps), weights.head * weights.norm)
+
+
+def decoder_layer(x: Tensor, layer: Layer, shape: Shape, rope: Rotary, index: AttentionIndex) -> Tensor:
+    """One layer over packed rows, [tokens, hidden] -> [tokens, hidden]."""
+    qk, v = project_qkv(x, layer, shape, rope)
+    mixed = _Attention.apply(qk, v, index, shape.num_key_value_heads)
+    x = torch.addmm(x, mixed, layer.out.t())
+    return feed_forward(x, layer, shape)
+
+
+class States(NamedTuple):
+    """Hidden states of every packed row, [tokens, hidden]."""
+
+    trunk: Tensor  # what the last layer was given
+    last: Tensor  # what it returned, before the final norm
+
+
+def packed_states(weights: Weights, shape: Shape, batch: PackedGroups) -> States:
+    rope = rotary(batch.positions, shape)
+    index = batch.attention_index(shape)
+    trunk = x = F.embedding(batch.tokens, weights.embed)
+    for layer in weights.layers:
+        trunk, x = x, decoder_layer(x, layer, shape, rope, index)
+    return States(trunk, x)
 
 
 def packed_logits(weights: Weights, shape: Shape, batch: PackedGroups) -> Tensor:
     """Logits that predict each response token: [response tokens, vocab], in the order of ``batch``."""
-    rope = rotary(batch.positions, shape)
-    index = batch.attention_index(shape)
-    x = F.embedding(batch.tokens, weights.embed)
-    for layer in weights.layers:
-        qk, v = project_qkv(x, layer, shape, rope)
-        mixed = _Attention.apply(qk, v, index, shape.num_key_value_heads)
-        x = torch.addmm(x, mixed, layer.out.t())
-        x = feed_forward(x, layer, shape)
-    return head_logits(x.index_select(0, batch.predicts_from), weights, shape)
+    last = packed_states(weights, shape, batch).last
+    return head_logits(last.index_select(0, batch.predicts_from), weights, shape)
 
 
 class _Attention(torch.autograd.Function):

@@ -7,8 +7,10 @@ masks come from lengths, never from token values, so a pad id equal to an end id
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,8 +83,12 @@ class PackedGroups:
 
     def attention_index(self, shape: Shape) -> AttentionIndex:
         key = (shape.num_attention_heads, shape.num_key_value_heads)
+        return self.once(key, lambda: _attention_index(self, *key))
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What ``make`` returns, made at the first call with this key."""
         if key not in self._index:
-            self._index[key] = _attention_index(self, *key)
+            self._index[key] = make()
         return self._index[key]
 
 

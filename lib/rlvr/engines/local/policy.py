@@ -7,13 +7,15 @@ checkpoint each a single operation. ``unflatten`` gives the matrices back as vie
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+Block = tuple[str, tuple[int, ...]]  # name and size of a matrix in a flat vector
 
 
 @dataclass(frozen=True)
@@ -35,26 +37,31 @@ class Shape:
     def query_per_kv(self) -> int:
         return self.num_attention_heads // self.num_key_value_heads
 
-    def blocks(self) -> list[tuple[str, tuple[int, ...]]]:
+    def blocks(self) -> list[Block]:
         """Names and sizes of the matrices in the flat vector, in order; q/k/v and gate/up are stacked."""
-        c, i, d = self.hidden_size, self.intermediate_size, self.head_dim
-        heads, kv = self.num_attention_heads, self.num_key_value_heads
-        blocks: list[tuple[str, tuple[int, ...]]] = [("embed", (self.vocab_size, c))]
+        c = self.hidden_size
+        blocks: list[Block] = [("embed", (self.vocab_size, c))]
         for layer in range(self.num_hidden_layers):
-            blocks += [
-                (f"{layer}.qkv", ((heads + 2 * kv) * d, c)),
-                (f"{layer}.out", (c, heads * d)),
-                (f"{layer}.gate_up", (2 * i, c)),
-                (f"{layer}.down", (c, i)),
-                (f"{layer}.norm_in", (c,)),
-                (f"{layer}.norm_post", (c,)),
-                (f"{layer}.norm_q", (d,)),
-                (f"{layer}.norm_k", (d,)),
-            ]
+            blocks += self.layer_blocks(f"{layer}.")
         blocks.append(("norm", (c,)))
         if not self.tie_word_embeddings:
             blocks.append(("head", (self.vocab_size, c)))
         return blocks
+
+    def layer_blocks(self, prefix: str) -> list[Block]:
+        """Those of one decoder layer, in the order of :class:`Layer`."""
+        c, i, d = self.hidden_size, self.intermediate_size, self.head_dim
+        heads, kv = self.num_attention_heads, self.num_key_value_heads
+        return [
+            (f"{prefix}qkv", ((heads + 2 * kv) * d, c)),
+            (f"{prefix}out", (c, heads * d)),
+            (f"{prefix}gate_up", (2 * i, c)),
+            (f"{prefix}down", (c, i)),
+            (f"{prefix}norm_in", (c,)),
+            (f"{prefix}norm_post", (c,)),
+            (f"{prefix}norm_q", (d,)),
+            (f"{prefix}norm_k", (d,)),
+        ]
 
 
 class Layer(NamedTuple):
@@ -77,11 +84,15 @@ class Weights(NamedTuple):
     head: Tensor  # [vocab, hidden]
 
 
+def split_blocks(vector: Tensor, blocks: list[Block]) -> dict[str, Tensor]:
+    """Views of a flat vector by name; the inverse of :func:`join_blocks`."""
+    parts = vector.split([math.prod(size) for _, size in blocks])
+    return {name: part.view(size) for (name, size), part in zip(blocks, parts, strict=True)}
+
+
 def unflatten(theta: Tensor, shape: Shape) -> Weights:
     """Views of the flat vector ``theta``; differentiable, one split and so one concatenation backward."""
-    blocks = shape.blocks()
-    parts = theta.split([math.prod(size) for _, size in blocks])
-    named = {name: part.view(size) for (name, size), part in zip(blocks, parts, strict=True)}
+    named = split_blocks(theta, shape.blocks())
     layers = [
         Layer(*(named[f"{layer}.{key}"] for key in Layer._fields)) for layer in range(shape.num_hidden_layers)
     ]
@@ -140,26 +151,9 @@ class Policy:
     def state_dict(self) -> dict[str, Tensor]:
         """The weights under their HF names, each its own contiguous tensor."""
         shape, weights = self.shape, unflatten(self.theta.detach(), self.shape)
-        d = shape.head_dim
-        sizes = [shape.num_attention_heads * d, shape.num_key_value_heads * d, shape.num_key_value_heads * d]
         state = {"model.embed_tokens.weight": weights.embed, "model.norm.weight": weights.norm}
         for index, layer in enumerate(weights.layers):
-            prefix = f"model.layers.{index}."
-            q, k, v = layer.qkv.split(sizes)
-            gate, up = layer.gate_up.chunk(2)
-            state |= {
-                f"{prefix}self_attn.q_proj.weight": q,
-                f"{prefix}self_attn.k_proj.weight": k,
-                f"{prefix}self_attn.v_proj.weight": v,
-                f"{prefix}self_attn.o_proj.weight": layer.out,
-                f"{prefix}self_attn.q_norm.weight": layer.norm_q,
-                f"{prefix}self_attn.k_norm.weight": layer.norm_k,
-                f"{prefix}mlp.gate_proj.weight": gate,
-                f"{prefix}mlp.up_proj.weight": up,
-                f"{prefix}mlp.down_proj.weight": layer.down,
-                f"{prefix}input_layernorm.weight": layer.norm_in,
-                f"{prefix}post_attention_layernorm.weight": layer.norm_post,
-            }
+            state |= layer_state(layer, shape, f"model.layers.{index}.")
         if not shape.tie_word_embeddings:
             state["lm_head.weight"] = weights.head
         return {name: tensor.clone().contiguous() for name, tensor in state.items()}
@@ -264,18 +258,48 @@ def flatten(state: Mapping[str, Tensor], shape: Shape) -> Tensor:
     if not shape.tie_word_embeddings:
         parts["head"] = take("lm_head.weight")
     for layer in range(shape.num_hidden_layers):
-        prefix = f"model.layers.{layer}."
-        parts |= {
-            f"{layer}.qkv": torch.cat([take(f"{prefix}self_attn.{p}_proj.weight") for p in "qkv"]),
-            f"{layer}.out": take(f"{prefix}self_attn.o_proj.weight"),
-            f"{layer}.gate_up": torch.cat([take(f"{prefix}mlp.{p}_proj.weight") for p in ("gate", "up")]),
-            f"{layer}.down": take(f"{prefix}mlp.down_proj.weight"),
-            f"{layer}.norm_in": take(f"{prefix}input_layernorm.weight"),
-            f"{layer}.norm_post": take(f"{prefix}post_attention_layernorm.weight"),
-            f"{layer}.norm_q": take(f"{prefix}self_attn.q_norm.weight"),
-            f"{layer}.norm_k": take(f"{prefix}self_attn.k_norm.weight"),
-        }
-    for name, size in shape.blocks():
+        parts |= layer_parts(take, f"model.layers.{layer}.", f"{layer}.")
+    return join_blocks(parts, shape.blocks())
+
+
+def join_blocks(parts: Mapping[str, Tensor], blocks: list[Block]) -> Tensor:
+    """The flat vector of named matrices, each of the size that ``blocks`` gives."""
+    for name, size in blocks:
         if tuple(parts[name].shape) != size:
             raise ValueError(f"weight block {name}: size {tuple(parts[name].shape)}, expected {size}")
-    return torch.cat([parts[name].reshape(-1) for name, _ in shape.blocks()])
+    return torch.cat([parts[name].reshape(-1) for name, _ in blocks])
+
+
+def layer_parts(take: Callable[[str], Tensor], prefix: str, own: str = "") -> dict[str, Tensor]:
+    """The matrices of one decoder layer, named as in the flat vector, from those of its HF names."""
+    return {
+        f"{own}qkv": torch.cat([take(f"{prefix}self_attn.{p}_proj.weight") for p in "qkv"]),
+        f"{own}out": take(f"{prefix}self_attn.o_proj.weight"),
+        f"{own}gate_up": torch.cat([take(f"{prefix}mlp.{p}_proj.weight") for p in ("gate", "up")]),
+        f"{own}down": take(f"{prefix}mlp.down_proj.weight"),
+        f"{own}norm_in": take(f"{prefix}input_layernorm.weight"),
+        f"{own}norm_post": take(f"{prefix}post_attention_layernorm.weight"),
+        f"{own}norm_q": take(f"{prefix}self_attn.q_norm.weight"),
+        f"{own}norm_k": take(f"{prefix}self_attn.k_norm.weight"),
+    }
+
+
+def layer_state(layer: Layer, shape: Shape, prefix: str) -> dict[str, Tensor]:
+    """The weights of one decoder layer under their HF names."""
+    d = shape.head_dim
+    sizes = [shape.num_attention_heads * d, shape.num_key_value_heads * d, shape.num_key_value_heads * d]
+    q, k, v = layer.qkv.split(sizes)
+    gate, up = layer.gate_up.chunk(2)
+    return {
+        f"{prefix}self_attn.q_proj.weight": q,
+        f"{prefix}self_attn.k_proj.weight": k,
+        f"{prefix}self_attn.v_proj.weight": v,
+        f"{prefix}self_attn.o_proj.weight": layer.out,
+        f"{prefix}self_attn.q_norm.weight": layer.norm_q,
+        f"{prefix}self_attn.k_norm.weight": layer.norm_k,
+        f"{prefix}mlp.gate_proj.weight": gate,
+        f"{prefix}mlp.up_proj.weight": up,
+        f"{prefix}mlp.down_proj.weight": layer.down,
+        f"{prefix}input_layernorm.weight": layer.norm_in,
+        f"{prefix}post_attention_layernorm.weight": layer.norm_post,
+    }

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from rlvr import objectives
 from rlvr.config import Problems, Scale, Train
+from rlvr.config_corrections import Counterfactual, SelfCorrection
+from rlvr.config_mtp import Critic, Mtp, Sampling
+from rlvr.engines.local.accounting import Compute
 from rlvr.engines.local.checkpoint import RunState
 from rlvr.engines.local.methods import resolve
 from rlvr.engines.local.policy import Policy
@@ -26,13 +29,20 @@ from rlvr.engines.local.rollout import (
     training_problems,
     validation_problems,
 )
+from rlvr.engines.local.schedule import learning_rate
 from rlvr.engines.local.update import MiniBatch, Updater, minibatches, response_log_prob
+from rlvr.problems import Problem
 from rlvr.problems.tokenizer import Codec
 from rlvr.ratios import forward_trace, token_ratio
 from rlvr.storage import atomic_dir, fingerprint, write_json
 
 START_GATE = 1e-3  # nats; sampler and trainer are two code paths over the same weights
 _ROLLOUT, _VALIDATION, _PROBLEMS = 1, 2, 3  # purposes of random streams
+METHODS = ("mtp", "critic", "sampling", "counterfactual", "self_correction")  # blocks of a recipe
+
+OnProgress = Callable[[int, int], None]
+
+Update = tuple[MiniBatch, tuple[MiniBatch, ...]]  # one optimiser step: the rollout's, and what else it trains
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,8 @@ class Job:
         lag: rollouts come from the policy of this many steps ago (0: of this step).
         seed: of problems and sampling. Arms with the same seed see the same problems and draw the same
             uniforms, so their differences are paired.
+        mtp, critic, sampling, counterfactual, self_correction: what the method has beside its loss, see
+            :class:`rlvr.config.Recipe`; None: nothing of the kind.
     """
 
     arm: str
@@ -57,16 +69,23 @@ class Job:
     problems: Problems
     # how records compute the trace, also in arms that do not use it (the paper's small setting)
     trace: dict[str, Any] = field(default_factory=lambda: {"horizon": 4})
+    mtp: Mtp | None = None
+    critic: Critic | None = None
+    sampling: Sampling | None = None
+    counterfactual: Counterfactual | None = None
+    self_correction: SelfCorrection | None = None
 
     @property
     def name(self) -> str:
         return f"{self.arm}-lag{self.lag}-seed{self.seed}"
 
     def to_dict(self) -> dict[str, Any]:
+        methods = {k: getattr(self, k) for k in METHODS}
         return {
             **{k: getattr(self, k) for k in ("arm", "objective", "parameters", "lag", "seed", "trace")},
             "train": self.train.model_dump(mode="json"),
             "problems": self.problems.model_dump(mode="json"),
+            **{k: v.model_dump(mode="json") for k, v in methods.items() if v is not None},
         }
 
 
@@ -78,8 +97,9 @@ def jobs_of(scale: Scale, arm: str, seed: int) -> list[Job]:
     settings, parameters = resolve(scale.train, recipe)
     trace = {"horizon": 4}
     trace |= {k: v for k, v in parameters.items() if k in ("horizon", "trace_clip", "ratio_clip")}
+    methods = {k: getattr(recipe, k) for k in METHODS}
     return [
-        Job(arm, recipe.objective, parameters, lag, seed, settings, scale.problems, trace)
+        Job(arm, recipe.objective, parameters, lag, seed, settings, scale.problems, trace, **methods)
         for lag in scale.lags_of(arm)
     ]
 
@@ -89,9 +109,11 @@ def train(
     job: Job,
     out: str | Path,
     scratch: str | Path,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    modules: str | Path | None = None,
 ) -> None:
-    """Train and leave ``config.json, metrics.parquet, records.parquet, summary.json, final/`` in ``out``.
+    """Train; leaves ``config.json``, ``metrics``, ``records`` and ``compute.parquet``, ``summary.json`` and
+    ``final/`` in ``out``.
 
     Args:
         base: folder of the base model and its tokenizer.
@@ -100,6 +122,7 @@ def train(
         scratch: folder for the checkpoint; a killed run continues from it, with the same final numbers.
             A checkpoint of another job is removed.
         on_progress: called with (steps done, steps).
+        modules: folder with the warmed-up MTP modules of a method that has them; None: the run warms them up.
 
     Raises:
         ValueError: unknown objective or parameter, or a checkpoint that cannot be read.
@@ -108,11 +131,14 @@ def train(
     """
     base, out, scratch = Path(base), Path(out), Path(scratch)
     policy, codec = Policy.from_pretrained(base), Codec.load(base)
-    run = _Run(job, policy, codec, fingerprint(job.to_dict(), base))
+    run = run_of(job)(job, policy, codec, fingerprint(job.to_dict(), *filter(None, (base, modules))))
     checkpoint = scratch / f"checkpoint-{run.identity}.pt"  # of this job and base model, no other
     for other in set(scratch.glob("checkpoint-*.pt")) - {checkpoint}:
         other.unlink()
-    run.restore(RunState.load(checkpoint, run.identity))
+    state = RunState.load(checkpoint, run.identity)
+    run.restore(state)
+    if state is None:
+        run.prepare(modules)
     while run.done < job.train.steps:
         run.step()
         if on_progress:
@@ -122,7 +148,27 @@ def train(
     run.write(out, base)
 
 
+def run_of(job: Job) -> type[_Run]:
+    """The class that trains the job's method."""
+    if job.counterfactual is not None:  # these modules import this one
+        from rlvr.engines.local.counterfactual import CounterfactualRun
+
+        return CounterfactualRun
+    if job.self_correction is not None:
+        from rlvr.engines.local.self_correction import SelfCorrectionRun
+
+        return SelfCorrectionRun
+    if any(getattr(job, name) is not None for name in METHODS):
+        from rlvr.engines.local.method_run import MethodRun
+
+        return MethodRun
+    return _Run
+
+
 class _Run:
+    """The state of a run and its steps. A method that does more overrides :meth:`_collect`, :meth:`_updates`,
+    :meth:`_describe` and :meth:`_save`; what these share of a step goes through the rollout."""
+
     def __init__(self, job: Job, policy: Policy, codec: Codec, identity: str):
         config = job.train
         self.job, self.policy, self.codec, self.identity = job, policy, codec, identity
@@ -132,16 +178,24 @@ class _Run:
             loss_scale_factor=config.max_new_tokens,
             **job.parameters,
         )
-        self.updater = Updater(
-            policy.theta, policy.shape, loss, config.lr, config.betas, config.weight_decay, config.grad_clip,
-            config.temperature,
+        self.updater = self._new_updater(
+            theta=policy.theta, shape=policy.shape, loss=loss, lr=config.lr, betas=config.betas,
+            weight_decay=config.weight_decay, grad_clip=config.grad_clip, temperature=config.temperature,
         )  # fmt: skip
         self.past: list[Tensor] = []
         self.metrics: list[dict[str, float]] = []
         self.records: list[dict[str, Tensor]] = []
         self.counts = {"tokens_generated": 0, "tokens_trained": 0, "responses_verified": 0}
+        self.compute = Compute()
+        self.compute_rows: list[dict[str, int]] = []
         self.validation = validation_problems(job.problems, config.eval_problems)
         self.done = 0
+
+    def _new_updater(self, **settings) -> Updater:
+        return Updater(**settings)
+
+    def prepare(self, modules: str | Path | None = None) -> None:
+        """What comes before the first step of a fresh run; ``modules`` as in :func:`train`."""
 
     def restore(self, state: RunState | None) -> None:
         if state is None:
@@ -151,6 +205,7 @@ class _Run:
         self.updater.optimizer.load_state_dict(state.optimizer)
         self.past, self.metrics, self.records = state.past, state.metrics, state.records
         self.counts, self.done = state.counts, state.step
+        self.compute, self.compute_rows = Compute(state.compute), state.compute_rows
 
     def state(self) -> RunState:
         return RunState(
@@ -162,10 +217,14 @@ class _Run:
             self.metrics,
             self.records,
             self.counts,
+            compute=self.compute.table,
+            compute_rows=self.compute_rows,
         )
 
     def step(self) -> None:
         job, config, index = self.job, self.job.train, self.done
+        if config.schedule != "constant":
+            self.updater.set_learning_rate(learning_rate(config, index))
         now = self.updater.theta.detach().clone()
         self.past.append(now)
         behaviour = self.policy.with_theta(
@@ -174,23 +233,25 @@ class _Run:
         problems = training_problems(
             job.problems, config.prompts_per_step, derive_seed(_PROBLEMS, job.seed), index
         )
-        rollout = collect(behaviour, self.codec, problems, config, derive_seed(_ROLLOUT, job.seed, index))
+        rollout = self._collect(behaviour, problems)
         row = self._describe(rollout)
         if index == 0 or index % config.eval_every == 0:
             row["val_pass1"] = self._validate()
-        updates, kept = [], []
-        batches = [self._recomputed(batch) for batch in minibatches(rollout, config.minibatches)]
-        for number, batch in enumerate(batches):
-            values, log_prob, slope = self.updater.step(batch)
+        updates, kept, more = [], [], []
+        for number, (batch, others) in enumerate(self._updates(rollout)):
+            values, log_prob, slope = self.updater.step(batch, others)
             if number == 0 and (index == 0 or job.lag == 0):
                 self._gate(batch, log_prob)
+            more += values.pop("more", [])
             updates.append(values)
             kept += self._record(batch, log_prob, slope, number)
-            self.counts["tokens_trained"] += len(batch.packed.targets)
+            self._count_update(batch, others)
         norms = [u.pop("grad_norm") for u in updates]
         row |= {"loss": sum(u.pop("loss") for u in updates) / len(updates)}
         row |= {"grad_norm": sum(norms) / len(norms), "grad_norm_max": max(norms)}
         row |= objectives.merge_metrics(updates)
+        if more:
+            row |= {f"correction_{k}": v for k, v in objectives.merge_metrics(more).items()}
         if kept:
             self.records.append({k: torch.cat([part[k] for part in kept]) for k in kept[0]})
         if len(self.past) > job.lag:
@@ -199,17 +260,38 @@ class _Run:
         if self.done == config.steps:
             row["val_pass1_after"] = self._validate()
         self.metrics.append(row)
+        self.compute_rows.append(self.compute.row(self.done))
 
-    def _recomputed(self, batch: MiniBatch) -> MiniBatch:
+    def _collect(self, behaviour: Policy, problems: list[Problem]) -> Rollout:
+        seed = derive_seed(_ROLLOUT, self.job.seed, self.done)
+        rollout = collect(behaviour, self.codec, problems, self.job.train, seed)
+        self.compute.sampled("base", rollout.prompts, rollout.samples)
+        return rollout
+
+    def _updates(self, rollout: Rollout) -> list[Update]:
+        """The optimiser steps of a rollout, made before the first of them."""
+        batches = minibatches(rollout, self.job.train.minibatches)
+        return [(self._recomputed(batch), ()) for batch in batches]
+
+    def _count_update(self, batch: MiniBatch, others: tuple[MiniBatch, ...]) -> None:
+        self.counts["tokens_trained"] += len(batch.packed.targets)
+        self.compute.passed("base", "train", batch.packed)
+        for other in others:
+            self.compute.passed("correction", "train", other.packed)
+
+    def _recomputed(self, batch: MiniBatch, purpose: str = "base") -> MiniBatch:
         """The trainer's log-probs before the step's first update in place of the sampler's, if wanted."""
         how, old = self.job.train.recompute, batch.old_log_prob
         if how == "none":
             return batch
-        with torch.no_grad():
-            new, _ = response_log_prob(
-                self.updater.theta, self.policy.shape, batch.packed, self.job.train.temperature
-            )
+        new = self._scored(self.updater.theta, batch, purpose)
         return replace(batch, old_log_prob=new, rollout_log_prob=old if how == "trace" else None)
+
+    def _scored(self, theta: Tensor, batch: MiniBatch, purpose: str) -> Tensor:
+        """Log-probs [B, T] of a minibatch under ``theta``, without a gradient."""
+        self.compute.passed(purpose, "score", batch.packed)
+        with torch.no_grad():
+            return response_log_prob(theta, self.policy.shape, batch.packed, self.job.train.temperature)[0]
 
     def _describe(self, rollout: Rollout) -> dict[str, float]:
         samples = rollout.samples
@@ -251,7 +333,7 @@ class _Run:
         rho = token_ratio(log_prob, mu, mask)
         trace = forward_trace(log_prob - old, mask, **self.job.trace)
         tokens = packed.pad(packed.targets.to(torch.float64)).to(torch.int16)
-        advantages = batch.advantages[:, None].expand_as(rho)
+        advantages = batch.advantages.reshape(rows, -1).expand_as(rho)
         columns = {
             "token": tokens,
             "log_prob": log_prob,
@@ -285,7 +367,14 @@ class _Run:
                 names += [k for k in self.records[0] if k not in names]
                 frame = {k: np.concatenate([part[k].numpy() for part in self.records]) for k in names}
                 pd.DataFrame(frame).to_parquet(partial / "records.parquet", index=False)
+            pd.DataFrame(self.compute_rows).fillna(0).astype("int64").to_parquet(
+                partial / "compute.parquet", index=False
+            )
             summary = {"reached_step": self.done, "requested_steps": self.job.train.steps, **self.counts}
             write_json(partial / "summary.json", summary)
             self.policy.with_theta(self.updater.theta.detach()).save_pretrained(partial / "final")
             self.codec.save(partial / "final")
+            self._save(partial)
+
+    def _save(self, folder: Path) -> None:
+        """What else the run leaves in its folder."""

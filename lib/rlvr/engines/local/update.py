@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,10 +21,14 @@ class MiniBatch:
 
     packed: PackedGroups
     old_log_prob: Tensor
-    advantages: Tensor  # [B]
+    advantages: Tensor  # [B], or [B, T] of a critic
     first_row: int  # row of the rollout that row 0 is
     #: The sampler's, where ``old_log_prob`` was recomputed for the trace alone.
     rollout_log_prob: Tensor | None = None
+    token_mask: Tensor | None = None  # [B, T] bool, the tokens to update, for objectives that take it
+    #: Log-probs [B, T] of the policy that a KL penalty of weight ``kl_coef`` keeps these responses near.
+    anchor_log_prob: Tensor | None = None
+    kl_coef: float = 0.0
 
 
 def minibatches(rollout: Rollout, count: int) -> list[MiniBatch]:
@@ -48,7 +53,11 @@ def response_log_prob(
     theta: Tensor, shape: Shape, packed: PackedGroups, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities [B, T] (0 at padding; differentiable) and the mean entropy in nats (detached)."""
-    logits = packed_logits(unflatten(theta, shape), shape, packed)
+    return token_log_prob(packed_logits(unflatten(theta, shape), shape, packed), packed, temperature)
+
+
+def token_log_prob(logits: Tensor, packed: PackedGroups, temperature: float) -> tuple[Tensor, Tensor]:
+    """The same, from the logits [response tokens, vocab]."""
     log_probs = (logits if temperature == 1 else logits / temperature).log_softmax(-1)
     with torch.no_grad():
         entropy = -torch.linalg.vecdot(log_probs.exp(), log_probs).mean()
@@ -84,30 +93,97 @@ class Updater:
             [self.theta], lr=lr, betas=betas, weight_decay=weight_decay, fused=True
         )
 
-    def step(self, batch: MiniBatch) -> tuple[dict[str, float], Tensor, Tensor]:
-        """One update.
+    def set_learning_rate(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+    def step(self, batch: MiniBatch, more: Sequence[MiniBatch] = ()) -> tuple[dict[str, Any], Tensor, Tensor]:
+        """One update, on ``batch`` and, in the same loss, on ``more`` (groups of another size).
+
+        The loss is that of all responses together: means over responses or tokens have one denominator.
 
         Returns:
-            metrics; the log-probabilities [B, T] before the update; the loss's gradient by them [B, T].
+            metrics of ``batch``, and under ``more`` a list of those of the others; the log-probabilities
+            [B, T] of ``batch`` before the update; the loss's gradient by them [B, T].
 
         Raises:
             FloatingPointError: the gradient is not finite; the weights are left as they were.
         """
-        log_prob, entropy = response_log_prob(self.theta, self.shape, batch.packed, self.temperature)
-        leaf = log_prob.detach().requires_grad_()
-        more = {} if batch.rollout_log_prob is None else {"rollout_log_prob": batch.rollout_log_prob}
-        mask = batch.packed.response_mask
-        loss, metrics = self.loss(leaf, batch.old_log_prob, batch.advantages, mask, **more)
-        (slope,) = torch.autograd.grad(loss, leaf)
-        (gradient,) = torch.autograd.grad(log_prob, self.theta, slope)
+        counts = joint_counts([batch, *more]) if more else {}
+        first, *others = (self._part(part, counts) for part in (batch, *more))
+        gradient = first.gradient
+        for other in others:
+            gradient = gradient.add_(other.gradient)
+        loss = sum(other.loss for other in others) + first.loss
+        norm = self._descend(gradient, loss, first.log_prob, batch)
+        values = first.metrics | {"loss": loss, "entropy": first.entropy, "grad_norm": norm}
+        if others:
+            values["more"] = [other.metrics | {"entropy": other.entropy} for other in others]
+        return values, first.log_prob, first.slope
+
+    def _descend(self, gradient: Tensor, loss: float, log_prob: Tensor, batch: MiniBatch) -> float:
+        """The optimiser's step; the gradient's norm before its clip."""
         norm = torch.linalg.vector_norm(gradient)
         if not bool(torch.isfinite(norm)):
             raise FloatingPointError(
-                f"gradient norm is {float(norm)}; loss {float(loss.detach())}, largest |log ratio| "
-                f"{float((leaf - batch.old_log_prob).detach().abs().max()):.3g}"
+                f"gradient norm is {float(norm)}; loss {loss}, largest |log ratio| "
+                f"{float((log_prob - batch.old_log_prob).abs().max()):.3g}"
             )
         self.theta.grad = gradient.mul_(self.grad_clip / norm.clamp(min=self.grad_clip))
         self.optimizer.step()
+        return float(norm)
+
+    def _part(self, batch: MiniBatch, counts: dict[str, int]) -> _Part:
+        log_prob, entropy = response_log_prob(self.theta, self.shape, batch.packed, self.temperature)
+        leaf = log_prob.detach().requires_grad_()
+        given = {} if batch.rollout_log_prob is None else {"rollout_log_prob": batch.rollout_log_prob}
+        if batch.token_mask is not None:
+            given["token_mask"] = batch.token_mask
+        mask = batch.packed.response_mask
+        loss, metrics = self.loss(leaf, batch.old_log_prob, batch.advantages, mask, **given, **counts)
+        if batch.anchor_log_prob is not None:
+            penalty = kl_penalty(leaf, batch.anchor_log_prob, mask, counts.get("batch_num_tokens"))
+            loss = loss + batch.kl_coef * penalty
+            metrics = metrics | {"anchor_kl": _mean_kl(leaf, batch.anchor_log_prob, mask)}
+        (slope,) = torch.autograd.grad(loss, leaf)
+        (gradient,) = torch.autograd.grad(log_prob, self.theta, slope)
         values = {name: float(value) for name, value in metrics.items()}
-        values |= {"loss": float(loss.detach()), "entropy": float(entropy), "grad_norm": float(norm)}
-        return values, leaf.detach(), slope
+        return _Part(gradient, values, float(loss.detach()), float(entropy), leaf.detach(), slope)
+
+
+@dataclass
+class _Part:
+    """What one minibatch adds to an update."""
+
+    gradient: Tensor
+    metrics: dict[str, float]
+    loss: float
+    entropy: float
+    log_prob: Tensor
+    slope: Tensor
+
+
+def joint_counts(batches: Sequence[MiniBatch]) -> dict[str, int]:
+    """Tokens and responses of all of them, for objectives that average over both."""
+    return {
+        "batch_num_tokens": sum(len(batch.packed.targets) for batch in batches),
+        "global_batch_size": sum(batch.packed.size[0] for batch in batches),
+    }
+
+
+def kl_penalty(
+    log_prob: Tensor, anchor_log_prob: Tensor, response_mask: Tensor, tokens: int | None
+) -> Tensor:
+    """Mean per token of an estimate of ``KL(pi || anchor)``, never negative; differentiable.
+
+        k3 = exp(a - l) - (a - l) - 1,   l = log pi, a = log anchor of the sampled token
+
+    [public: the estimator of GRPO's penalty.] ``tokens``: the mean's denominator; None: those of the mask.
+    """
+    gap = (anchor_log_prob - log_prob) * response_mask
+    count = response_mask.sum() if tokens is None else tokens
+    return (gap.exp() - gap - 1).sum() / count
+
+
+def _mean_kl(log_prob: Tensor, anchor_log_prob: Tensor, response_mask: Tensor) -> Tensor:
+    return kl_penalty(log_prob.detach(), anchor_log_prob, response_mask, None)

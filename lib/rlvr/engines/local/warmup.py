@@ -8,19 +8,31 @@ from dataclasses import dataclass
 import torch
 
 from rlvr.config import Problems, WarmUp
+from rlvr.counterfactual.examples import CorrectionExample, correction_examples, encode_examples
 from rlvr.engines.local.network import packed_logits
-from rlvr.engines.local.packing import pack
+from rlvr.engines.local.packing import PackedGroups, pack
 from rlvr.engines.local.policy import Policy, unflatten
-from rlvr.engines.local.rollout import derive_seed, pass1, training_problems, validation_problems
+from rlvr.engines.local.rollout import (
+    derive_seed,
+    grade,
+    pass1,
+    training_problems,
+    validation_problems,
+)
+from rlvr.engines.local.sampling import sample
+from rlvr.problems import Problem
 from rlvr.problems.tokenizer import Codec
 
 STEEP = 5
+_PROBLEMS, _VALIDATION, _CORRECTED, _SLIPS, _CHECK = 0, 1, 2, 3, 4  # purposes of random streams
 
 
 @dataclass(frozen=True)
 class WarmUpResult:
     policy: Policy
-    history: list[dict[str, float]]  # step, loss (mean nats per response token since the last row), pass1
+    # step, loss (mean nats per response token since the last row), pass1; with corrections: corrected, the
+    # share of validation examples that are corrected
+    history: list[dict[str, float]]
     reached_target: bool
 
 
@@ -39,10 +51,18 @@ def warm_up(
     everything within a hundred steps, and RL needs a base model that is neither helpless nor done. So
     checks come ``STEEP`` times as often once a quarter of the target is reached. Every step has fresh
     problems, so no epoch is ever repeated.
+
+    With ``config.corrections`` a share of every batch are correction examples, in place of solutions; the
+    target is that of plain problems all the same.
     """
     theta = policy.theta.detach().clone().requires_grad_()
     optimizer = torch.optim.AdamW([theta], lr=config.lr, betas=config.betas, weight_decay=0.0, fused=True)
     checks = validation_problems(problems, problems.validation)
+    wrong = None
+    if config.corrections is not None:
+        wrong = correction_examples(
+            checks, config.corrections, "validation", derive_seed(config.seed, _SLIPS)
+        )
     history: list[dict[str, float]] = []
     losses: list[float] = []
     stop_at, reached, check_every = config.max_steps, False, config.check_every
@@ -57,9 +77,15 @@ def warm_up(
             on_progress(step, stop_at)
         if step % check_every == 0 or step == stop_at:
             score = pass1(
-                policy.with_theta(theta.detach()), codec, checks, max_new_tokens, derive_seed(config.seed, 1)
-            )
+                policy.with_theta(theta.detach()), codec, checks, max_new_tokens,
+                derive_seed(config.seed, _VALIDATION),
+            )  # fmt: skip
             history.append({"step": step, "loss": sum(losses) / len(losses), "pass1": score})
+            if wrong is not None:
+                history[-1]["corrected"] = corrected_share(
+                    policy.with_theta(theta.detach()), codec, wrong, config.corrections.template,
+                    max_new_tokens, derive_seed(config.seed, _CHECK),
+                )  # fmt: skip
             losses = []
             if score >= config.target_pass1 / 4:
                 check_every = max(1, config.check_every // STEEP)
@@ -69,17 +95,61 @@ def warm_up(
     return WarmUpResult(policy.with_theta(theta.detach()), history, reached)
 
 
+def corrected_share(
+    policy: Policy,
+    codec: Codec,
+    examples: list[CorrectionExample],
+    template: str,
+    max_new_tokens: int,
+    seed: int,
+) -> float:
+    """Share of examples that the policy corrects, one sampled response each."""
+    prompts, _ = encode_examples(examples, codec, template)
+    samples = sample(policy, prompts, 1, max_new_tokens, seed)
+    return sum(grade(codec, samples, [e.problem for e in examples], 1)) / len(examples)
+
+
 def _supervised_step(theta, policy, codec, problems, config, step, optimizer) -> float:
-    batch = training_problems(problems, config.batch_size, derive_seed(config.seed, 0), step)
-    prompts = codec.encode_batch(p.prompt for p in batch)
-    solutions = codec.encode_batch((p.solution for p in batch), end=True)
+    parts = _parts(codec, problems, config, step)
+    total = sum(len(part.targets) for part in parts)
+    losses, gradients = [], []
+    for part in parts:
+        logits = packed_logits(unflatten(theta, policy.shape), policy.shape, part)
+        loss = torch.nn.functional.cross_entropy(logits, part.targets)
+        if len(parts) > 1:
+            loss = loss * (len(part.targets) / total)  # the mean over all tokens of the step
+        gradients.append(torch.autograd.grad(loss, theta)[0])
+        losses.append(float(loss.detach()))
+    theta.grad = gradients[0]
+    for gradient in gradients[1:]:
+        theta.grad += gradient
+    torch.nn.utils.clip_grad_norm_([theta], 1.0)
+    optimizer.step()
+    return sum(losses)
+
+
+def _parts(codec: Codec, problems: Problems, config: WarmUp, step: int) -> list[PackedGroups]:
+    """The step's solutions, and apart from them its corrections: attention pads to the longest prompt."""
+    given = config.corrections
+    corrections = round(config.batch_size * given.share) if given else 0
+    plain = config.batch_size - corrections
+    batch = training_problems(problems, plain, derive_seed(config.seed, _PROBLEMS), step)
+    parts = [pack_solutions(codec, batch)]
+    if corrections:
+        wrong = training_problems(problems, corrections, derive_seed(config.seed, _CORRECTED), step)
+        examples = correction_examples(wrong, given, "train", (derive_seed(config.seed, _SLIPS), step))
+        parts.append(_pack(codec, *encode_examples(examples, codec, given.template)))
+    return parts
+
+
+def pack_solutions(codec: Codec, problems: list[Problem]) -> PackedGroups:
+    """Problems with their solutions as responses."""
+    solutions = codec.encode_batch((p.solution for p in problems), end=True)
+    return _pack(codec, codec.encode_batch(p.prompt for p in problems), solutions)
+
+
+def _pack(codec: Codec, prompts: list[list[int]], solutions: list[list[int]]) -> PackedGroups:
     lengths = torch.tensor([len(s) for s in solutions])
     width = int(lengths.max())
     responses = torch.tensor([s + [codec.pad_id] * (width - len(s)) for s in solutions])
-    packed = pack(prompts, responses, lengths, group_size=1)
-    logits = packed_logits(unflatten(theta, policy.shape), policy.shape, packed)
-    loss = torch.nn.functional.cross_entropy(logits, packed.targets)
-    (theta.grad,) = torch.autograd.grad(loss, theta)
-    torch.nn.utils.clip_grad_norm_([theta], 1.0)
-    optimizer.step()
-    return float(loss.detach())
+    return pack(prompts, responses, lengths, group_size=1)

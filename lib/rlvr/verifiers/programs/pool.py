@@ -110,7 +110,8 @@ class ProgramPool:
             detail = "the test itself did not end"
             seconds = worker.limits.total_seconds
             return ProgramResult(False, "timeout", first_failure=detail, seconds=seconds, code=code)
-        return ProgramResult(code=code, **answer)
+        outcomes = tuple(answer.pop("outcomes", ()))
+        return ProgramResult(code=code, outcomes=outcomes, **answer)
 
     def verify_many(
         self,
@@ -171,7 +172,7 @@ _pools: dict[tuple, ProgramPool] = {}
 _pools_lock = threading.Lock()
 
 
-def _shared_pool(limits: Limits | None, network: str, packages: tuple[str, ...]) -> ProgramPool:
+def shared_pool(limits: Limits | None, network: str, packages: tuple[str, ...]) -> ProgramPool:
     """One worker per setting that stays until the process ends."""
     key = (os.getpid(), limits or Limits(), network, tuple(packages))
     with _pools_lock:
@@ -222,7 +223,7 @@ def verify_program(
         IsolationError: ``network="none"`` cannot be had on this machine.
         ValueError: an argument or a record of a form that is not known.
     """
-    pool = _shared_pool(limits, network, packages)
+    pool = shared_pool(limits, network, packages)
     return pool.verify(code_or_response, problem, form, finished, stop_early)
 
 

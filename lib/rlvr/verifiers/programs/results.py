@@ -61,6 +61,7 @@ class ProgramResult:
     stdout: str = ""  # the last bytes; of the first failing test where tests have their own
     stderr: str = ""
     code: str | None = None  # what was taken from the response
+    outcomes: tuple[bool, ...] = ()  # of the separate tests of kind ``functional`` that were run, in order
 
     def verdict(self) -> Verdict:
         return Verdict(self.correct, self.code, self.reason)

@@ -207,6 +207,7 @@ class _Function(_Run):
         super().__init__(job, line)
         self.program = Program(line, job["limits"]["test_seconds"], job["in_place"])
         self.missing: list[str] = []  # names that the tests read and nobody defines
+        self.outcomes: list[bool] = []
 
     def verdict(self) -> dict:
         self._load()
@@ -250,7 +251,11 @@ class _Function(_Run):
         except Exception:  # arrays without a truth value, nesting beyond the stack
             return False
 
+    def result(self) -> dict:
+        return super().result() | {"outcomes": self.outcomes}
+
     def _count(self, right: bool, reason: str, detail: str) -> None:
+        self.outcomes.append(bool(right))
         self.passed += right
         if not right:
             self.miss(reason, detail)

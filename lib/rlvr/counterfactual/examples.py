@@ -1,0 +1,80 @@
+"""Supervised correction examples: what a small model learns the correction format, and correcting, from.
+
+A pretrained model can follow a correction prompt; a model of 79 k parameters has to be shown what it means.
+An example is a correction prompt with a wrong chain (one slip, see :mod:`rlvr.problems.slips`) and
+references, right or differently wrong, and as its target the right solution, which keeps every step before
+the slip and every operation after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlvr.config_corrections import WarmUpCorrections
+from rlvr.counterfactual.prompts import TokenPrompts
+from rlvr.problems import get_task
+from rlvr.problems.base import Draws, Problem, Seed
+from rlvr.problems.tokenizer import Codec
+
+ATTEMPTS = 20  # to find a wrong chain that is not there yet
+
+
+@dataclass(frozen=True)
+class CorrectionExample:
+    """One example, as text."""
+
+    problem: Problem
+    response: str  # wrong
+    references: tuple[str, ...]
+    target: str
+
+
+def correction_examples(
+    problems: Sequence[Problem], settings: WarmUpCorrections, split: str, seed: Seed
+) -> list[CorrectionExample]:
+    """One example per problem; a function of its arguments.
+
+    Args:
+        problems: of one task, with solutions.
+        split, seed: of the slips and references.
+
+    Raises:
+        ValueError: the task has no way to make a wrong solution.
+    """
+    draws = Draws(split, seed)
+    return [_example(problem, settings, draws) for problem in problems]
+
+
+def _example(problem: Problem, settings: WarmUpCorrections, draws: Draws) -> CorrectionExample:
+    corrupt = get_task(problem.kind).corrupt
+    if corrupt is None:
+        raise ValueError(
+            f"task {problem.kind!r} makes no wrong solutions: allowed in warmup.corrections are tasks with "
+            "`corrupt`"
+        )
+    wrong = [corrupt(problem, draws)]
+    references: list[str] = []
+    for _ in range(draws.pick(settings.references)):
+        if draws.below(1000) < 1000 * settings.reference_right:
+            references.append(problem.solution)
+            continue
+        for _ in range(ATTEMPTS):
+            other = corrupt(problem, draws)
+            if other not in wrong:
+                break
+        wrong.append(other)  # a short chain may have no other slip: then the reference is the same
+        references.append(other)
+    return CorrectionExample(problem, wrong[0], tuple(references), problem.solution)
+
+
+def encode_examples(
+    examples: Sequence[CorrectionExample], codec: Codec, template: str
+) -> tuple[list[list[int]], list[list[int]]]:
+    """(correction prompts, targets with their end token) as token ids."""
+    build = TokenPrompts(template, codec.encode, codec.eos_id)
+    prompts = [
+        build(codec.encode(e.problem.prompt), codec.encode(e.response), codec.encode_batch(e.references))
+        for e in examples
+    ]
+    return prompts, codec.encode_batch((e.target for e in examples), end=True)
