@@ -2,7 +2,8 @@
 
     python -m pipelines.inputs params.yaml
 
-writes ``runs/<scale>/inputs/<stage>.json`` (``<stage>-<arm>.json`` where a stage runs per arm): a hash of the
+reads the dvc.yaml beside that file and writes ``runs/<scale>/inputs/<stage>.json`` (``<stage>-<arm>.json``
+where a stage runs per arm; in ``runs/<scale>/<paper>`` for another paper than NFPO): a hash of the
 notebook's cells and of the syntax of every module that they import, and the values of the parameters that the
 stage names. A stage depends on its own file. So dvc.yaml needs no lists of modules that could be incomplete,
 and DVC, which writes its whole lock file anew after every stage, has a short one to write.
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.imports import Sources, cells, within
-from rlvr.config import load_yaml
+from rlvr.config import load_yaml, results_folder
 from rlvr.storage import atomic_dir, read_json, write_json
 
 ARM = "${item.arm}"
@@ -40,7 +41,8 @@ def inputs(root: Path, scale_file: str) -> dict[str, dict[str, Any]]:
     Raises:
         ValueError: a stage without ``meta.params``, or a parameter that the scale file lacks.
     """
-    scale, graph = load_yaml(root / scale_file), load_yaml(root / "dvc.yaml")["stages"]
+    scale = load_yaml(root / scale_file)
+    graph = load_yaml((root / scale_file).parent / "dvc.yaml")["stages"]
     sources, hashes, found = Sources(root), {}, {}
 
     def hash_of(module: str) -> tuple[str, str]:
@@ -130,13 +132,13 @@ def main(words: list[str] | None = None) -> int:
     (scale_file,) = sys.argv[1:] if words is None else words
     try:
         found = inputs(Path(), scale_file)
-        scale = load_yaml(scale_file)["scale"]
+        folder = results_folder(load_yaml(scale_file))
     except (FileNotFoundError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    out = Path("runs", scale, "inputs")
+    out = folder / "inputs"
     # DVC removes an output before it makes it anew: the last one is kept beside the runs' timings.
-    memory = Path(".work/inputs") / f"{scale}.json"
+    memory = Path(".work/inputs", *folder.parts[1:]).with_suffix(".json")
     before = read_json(memory) if memory.is_file() else None
     with atomic_dir(out) as partial:
         for name, content in found.items():

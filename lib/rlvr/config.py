@@ -6,6 +6,7 @@ that DVC uses, so ``1e-6`` is a float everywhere and a typo is an error rather t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -224,9 +225,10 @@ class Report(_Section):
 
 
 class Scale(_Section):
-    """The whole of one scale file."""
+    """The whole of one scale file: what one paper's experiments are at one scale."""
 
     scale: str
+    paper: Literal["nfpo", "ibpo", "mpo"] = "nfpo"
     root: str  # path from the scale file's folder to the repository root
     scale_file: str  # this file, from the repository root
     engine: Literal["local", "verl"]  # of training
@@ -239,13 +241,13 @@ class Scale(_Section):
     warmup: WarmUp
     train: Train
     recipes: dict[str, Recipe]
-    ablations: Ablations
+    ablations: Ablations | None = None
     evaluate: Evaluate
-    theory: Theory
-    dynamics: Dynamics
-    surrogate: Surrogate
-    exactness: Exactness
     report: Report
+    theory: Theory | None = None
+    dynamics: Dynamics | None = None
+    surrogate: Surrogate | None = None
+    exactness: Exactness | None = None
 
     @model_validator(mode="after")
     def _engine_has_the_device(self) -> Scale:
@@ -254,46 +256,73 @@ class Scale(_Section):
         return self
 
     @model_validator(mode="after")
+    def _sections_of_the_paper(self) -> Scale:
+        own = {
+            name: getattr(self, name)
+            for name in ("ablations", "theory", "dynamics", "surrogate", "exactness")
+        }
+        if self.paper == "nfpo" and (missing := [name for name, section in own.items() if section is None]):
+            raise ValueError(f"{', '.join(missing)}: missing, paper 'nfpo' needs them")
+        return self
+
+    @model_validator(mode="after")
     def _arms_exist(self) -> Scale:
-        every = (*self.arms, *self.ablations.arms)
+        every = (*self.arms, *self.ablation_arms)
         if missing := [arm for arm in every if arm not in self.recipes]:
             raise ValueError(f"arms {missing} have no recipe; recipes are {sorted(self.recipes)}")
         if taken := {"base", "ablations"} & set(self.recipes):
             raise ValueError(f"recipes {sorted(taken)}: these names mean other policies; choose another")
-        if twice := set(self.arms) & set(self.ablations.arms):
+        if twice := set(self.arms) & set(self.ablation_arms):
             raise ValueError(f"ablations.arms={sorted(twice)} are in arms already; an arm is in one of them")
-        if self.ablations.lag not in self.train.lags:
+        if self.ablations and self.ablations.lag not in self.train.lags:
             raise ValueError(
                 f"ablations.lag={self.ablations.lag} must be one of train.lags={list(self.train.lags)}: "
                 "ablations are compared with the arms there"
             )
-        if self.surrogate.recipe not in self.arms:
+        if self.surrogate and self.surrogate.recipe not in self.arms:
             raise ValueError(
                 f"surrogate.recipe={self.surrogate.recipe!r} is not one of arms={list(self.arms)}"
             )
-        named = {"seeds": self.seeds, "arms": self.arms, "ablations.arms": self.ablations.arms}
+        named = {"seeds": self.seeds, "arms": self.arms}
+        if self.ablations:
+            named["ablations.arms"] = self.ablations.arms
         for name, values in named.items():
             if not values or len(set(values)) != len(values):
                 raise ValueError(f"{name}={list(values)} must name at least one, and each once")
         return self
 
+    @property
+    def folder(self) -> Path:
+        """Where the stages of this file leave their results."""
+        return results_folder({"scale": self.scale, "paper": self.paper})
+
+    @property
+    def ablation_arms(self) -> tuple[str, ...]:
+        return self.ablations.arms if self.ablations else ()
+
     def lags_of(self, arm: str) -> tuple[int, ...]:
         """Lags at which an arm is trained."""
-        return (self.ablations.lag,) if arm in self.ablations.arms else self.train.lags
+        return (self.ablations.lag,) if arm in self.ablation_arms else self.train.lags
 
     def run_folder(self, arm: str, seed: int, lag: int) -> Path:
         """Where training leaves a run; ablations apart, so that a stage can depend on them alone."""
-        stage = "ablate" if arm in self.ablations.arms else "train"
-        return Path("runs", self.scale, stage, arm, f"seed{seed}", f"lag{lag}")
+        stage = "ablate" if arm in self.ablation_arms else "train"
+        return Path(self.folder, stage, arm, f"seed{seed}", f"lag{lag}")
 
     def evaluation_folder(self, arm: str) -> Path:
         """Where the samples of an arm are; those of all ablations are in one folder."""
-        name = "evaluate_ablations" if arm in self.ablations.arms else f"evaluate/{arm}"
-        return Path("runs", self.scale, name)
+        name = "evaluate_ablations" if arm in self.ablation_arms else f"evaluate/{arm}"
+        return Path(self.folder, name)
 
     def evaluated_as(self, name: str) -> tuple[str, ...]:
         """The arms that one evaluation takes: ``ablations`` are many."""
-        return self.ablations.arms if name == "ablations" else (name,)
+        return self.ablation_arms if name == "ablations" else (name,)
+
+
+def results_folder(scale: Mapping[str, Any]) -> Path:
+    """``runs/<scale>``, and ``runs/<scale>/<paper>`` for another paper than NFPO."""
+    paper = scale.get("paper", "nfpo")
+    return Path("runs", scale["scale"], *([] if paper == "nfpo" else [paper]))
 
 
 def load_yaml(path: str | Path) -> Any:

@@ -185,7 +185,7 @@ def _from_scale(scale: Scale, records: pd.DataFrame, name: str) -> Rollout:
     from rlvr.problems.tokenizer import Codec  # transformers, which the example can do without
 
     try:
-        tokens = Codec.load(f"runs/{scale.scale}/base/model").tokens
+        tokens = Codec.load(scale.folder / "base/model").tokens
     except (OSError, ValueError):  # no tokenizer here: the ids themselves
         return rollout_of_records(records, name)
     return rollout_of_records(records, name, tokens.__getitem__)

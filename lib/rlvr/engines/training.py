@@ -59,7 +59,7 @@ class LocalTraining:
         from rlvr.engines.local.training import train
         from rlvr.engines.local.workers import run_side_by_side
 
-        base = f"runs/{self.scale.scale}/base/model"
+        base = str(self.scale.folder / "base/model")
         folders, scratches = self.runs(out), self.runs(scratch)
         runs = [(job.seed, job.lag) for job in self.jobs]
         results = run_side_by_side(
@@ -71,8 +71,9 @@ class LocalTraining:
             self.scale.workers,
             on_progress=on_progress,
         )
+        name = "_".join((*self.scale.folder.parts[2:], self.arm))
         for (seed, lag), (_, seconds) in zip(runs, results, strict=True):
-            write_time(self.scale.scale, self.arm, seed, lag, seconds)
+            write_time(self.scale.scale, name, seed, lag, seconds)
 
 
 @dataclass
@@ -140,7 +141,7 @@ class VerlTraining:
         if self.scale is None:
             model = str(Path(self.model_path).expanduser().absolute()) if self.model_path else None
             return Job(experiment, seed, self.root, model), {}
-        base = f"runs/{self.scale.scale}/base/model"
+        base = str(self.scale.folder / "base/model")
         model = str(embedded.prepare(self.scale, experiment, seed, base, self.root).absolute())
         own = embedded.settings(experiment)
         if self.scale.device == "cpu":

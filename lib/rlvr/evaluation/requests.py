@@ -133,7 +133,7 @@ def evaluation_of_arm(scale: Scale, arm: str) -> Evaluation:
     """
     if arm == "base":
         labels = {"arm": arm, "seed": scale.warmup.seed, "lag": 0}
-        policies = [Candidate(f"runs/{scale.scale}/base/model", arm, labels)]
+        policies = [Candidate(str(scale.folder / "base/model"), arm, labels)]
     else:
         policies = [
             Candidate(
@@ -154,7 +154,7 @@ def evaluation_of_arm(scale: Scale, arm: str) -> Evaluation:
     )
     return Evaluation(
         policies=tuple(policies),
-        problems=tuple(read_embedded(f"runs/{scale.scale}/problems/problems/held_out.jsonl")),
+        problems=tuple(read_embedded(scale.folder / "problems/problems/held_out.jsonl")),
         sampling=sampling,
         engine="local",
         confidence=scale.report.confidence,
