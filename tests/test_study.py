@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -30,10 +31,10 @@ from rlvr.analysis.hyperparameters import hyperparameter_table
 from rlvr.analysis.recipe_changes import change
 from rlvr.analysis.runs import OF_MODELS, load_metrics, load_records, load_samples, token_counts
 from rlvr.analysis.setting_study import of_setting
-from rlvr.analysis.study import Study, study_of
+from rlvr.analysis.study import Study, of_scale, study_of
 from rlvr.analysis.token_categories import CATEGORIES, CONNECTIVE
 from rlvr.analysis.vocabulary import OTHER_TOKENS, REASONING_TOKENS, of_tokenizer, vocabulary_of
-from rlvr.config import load_scale
+from rlvr.config import Scale, load_scale, load_yaml
 from rlvr.engines.jobs.experiments import load_experiments
 from rlvr.reporting.cells import pretty
 from rlvr.reporting.claims import DECLARED
@@ -62,6 +63,18 @@ def test_a_scale_s_study_has_its_sections_as_they_are(path):
     for arm in (*scale.arms, *scale.ablations.arms):
         assert study.lags_of(arm) == scale.lags_of(arm)
     assert study.base == ("base",) and study.tests is DECLARED and not study.left_out
+
+
+def test_a_scale_of_another_paper_has_its_own_folder_and_need_have_no_ablations():
+    raw = load_yaml(PROJECT / "params.yaml")
+    nfpo_s = ("ablations", "theory", "dynamics", "surrogate", "exactness")
+    study = of_scale(
+        Scale.model_validate({k: v for k, v in raw.items() if k not in nfpo_s} | {"paper": "mpo"})
+    )
+    assert study.ablations is None and study.dynamics is None
+    assert study.lags_of("nfpo") == study.train.lags
+    assert study.tokenizers == ("runs/laptop/mpo/base/model",)
+    assert study.sample_files("grpo")[0][0] == Path("runs/laptop/mpo/evaluate/grpo/samples.parquet")
 
 
 def test_a_scale_imports_nothing_of_experiments():

@@ -46,9 +46,10 @@ class Study:
         embedded: whether it is of embedded policies on generated problems; else of language models.
         seeds: of training; every arm has all of them.
         arms: compared with each other; their names are those of :mod:`rlvr.reporting.style`.
-        ablations: arms that differ from others in one thing, and the lag at which they are.
+        ablations: arms that differ from others in one thing, and the lag at which they are; a scale file of
+            another paper than NFPO may have none.
         left_out: ablation -> why it is not among them.
-        recipes, train, evaluate, dynamics, report: as in a scale file.
+        recipes, train, evaluate, dynamics, report: as in a scale file; ``dynamics`` may be None, as there.
         model, problems: what is trained, and on what: sections of a scale file, or a language model's name
             and the section of its training set.
         penalties: "none", or the weights of the KL and entropy terms.
@@ -66,12 +67,12 @@ class Study:
     embedded: bool
     seeds: tuple[int, ...]
     arms: tuple[str, ...]
-    ablations: Ablations
+    ablations: Ablations | None
     left_out: Mapping[str, str]
     recipes: Mapping[str, Recipe]
     train: Train
     evaluate: Evaluate
-    dynamics: Dynamics
+    dynamics: Dynamics | None
     report: Report
     model: Model | str
     problems: Problems | Data
@@ -87,7 +88,7 @@ class Study:
 
     def lags_of(self, arm: str) -> tuple[int, ...]:
         """Lags at which an arm was trained."""
-        return (self.ablations.lag,) if arm in self.ablations.arms else self.train.lags
+        return (self.ablations.lag,) if self.ablations and arm in self.ablations.arms else self.train.lags
 
 
 def study_of(params_file: str | Path, setting: str | None = None) -> Study:
@@ -138,7 +139,7 @@ def of_scale(scale: Scale) -> Study:
         penalties="none",
         base=("base",),
         records=True,
-        tokenizers=(f"runs/{scale.scale}/base/model",),
+        tokenizers=(str(scale.folder / "base/model"),),
         words=EMBEDDED,
         tests=DECLARED,
         run_folder=scale.run_folder,
