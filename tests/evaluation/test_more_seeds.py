@@ -1,0 +1,69 @@
+"""Planning seeds: against scipy's own power, against simulation, and the edges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rlvr.evaluation.intervals import Estimate
+from rlvr.evaluation.more_seeds import MOST_SEEDS, more_seeds, seed_spread
+
+
+def estimate(values, confidence=0.95) -> Estimate:
+    values = np.asarray(values, float)
+    n = len(values)
+    half = stats.t.ppf((1 + confidence) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
+    mean = values.mean()
+    return Estimate(mean, mean - half, mean + half, n, "seeds", tuple(range(n)), "t")
+
+
+def test_the_spread_is_that_of_the_values():
+    values = [0.01, 0.03, -0.02, 0.05]
+    for confidence in (0.8, 0.95):
+        found = seed_spread(estimate(values, confidence), confidence)
+        assert found == pytest.approx(np.std(values, ddof=1))
+
+
+@pytest.mark.parametrize(("mean", "threshold", "n"), [(0.01, 0.0, 12), (0.0, -0.02, 5), (-0.03, 0.0, 8)])
+def test_the_chance_is_that_of_a_simulation(mean, threshold, n):
+    values = np.array([0.01, 0.03, -0.02, -0.02])
+    values = values - values.mean() + mean
+    spread = values.std(ddof=1)
+    plan = more_seeds(estimate(values), threshold, n)
+    draws = np.random.default_rng(0).normal(mean, spread, (40_000, n))
+    half = stats.t.ppf(0.975, n - 1) * draws.std(axis=1, ddof=1) / np.sqrt(n)
+    outside = abs(draws.mean(axis=1) - threshold) > half
+    assert plan.decides == pytest.approx(outside.mean(), abs=0.01)
+
+
+def test_needed_is_the_fewest():
+    plan = more_seeds(estimate([0.01, 0.03, -0.02, 0.03]), 0.0, 4)
+    at = more_seeds(estimate([0.01, 0.03, -0.02, 0.03]), 0.0, plan.needed)
+    before = more_seeds(estimate([0.01, 0.03, -0.02, 0.03]), 0.0, plan.needed - 1)
+    assert at.decides >= 0.8 > before.decides
+    # Known: a standardised effect of 0.5 needs 34 pairs for 80 % (two-sided 5 %).
+    half_sd = np.array([0.5 - 1, 0.5, 0.5 + 1])
+    assert more_seeds(estimate(half_sd), 0.0, 3).needed == 34
+
+
+def test_no_effect_decides_by_chance_alone_and_needs_too_many():
+    plan = more_seeds(estimate([-1.0, 0.0, 1.0]), 0.0, 10)
+    assert plan.decides == pytest.approx(0.05) and plan.needed is None
+    tiny = more_seeds(estimate([-1.0, 0.01, 1.0]), 0.0, MOST_SEEDS)
+    assert tiny.needed is None
+
+
+def test_without_a_spread_over_seeds_there_is_no_plan():
+    exact = Estimate(1.0, 1.0, 1.0, 100, "patterns", (), "exact")
+    unknown = Estimate(0.1, None, None, 1, "seeds", (0,), "t")
+    assert more_seeds(exact, 0.0, 10) is None and more_seeds(unknown, 0.0, 10) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"seeds": 1}, "seeds=1"), ({"power": 1.0}, "power"), ({"confidence": 95}, "confidence")],
+)
+def test_bad_arguments(change, message):
+    with pytest.raises(ValueError, match=message):
+        more_seeds(estimate([0.0, 1.0]), 0.0, **({"seeds": 5} | change))
