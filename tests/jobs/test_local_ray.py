@@ -8,7 +8,7 @@ import pytest
 
 from rlvr.engines.jobs import local_ray
 from rlvr.engines.jobs.client import NoRay
-from rlvr.engines.jobs.local_ray import NOTE, _processes, stop
+from rlvr.engines.jobs.local_ray import NOTE, _processes, alone, stop, stop_left
 from rlvr.storage import write_json
 
 
@@ -41,6 +41,16 @@ def test_stops_what_is_noted_with_its_children(left):
     assert process.wait(5) is not None and not _processes(folder / "rlvr-ray-x")
     assert not _processes(temporary) and not temporary.exists() and not (folder / NOTE).exists()
     assert stop(folder) is False
+
+
+def test_one_that_was_left_is_stopped_unless_somebody_uses_it(left):
+    folder, process = left
+    with alone(folder):
+        assert stop_left(folder) is False
+    assert process.poll() is None and (folder / NOTE).exists()
+    assert stop_left(folder) is True
+    assert process.wait(5) is not None and not (folder / NOTE).exists()
+    assert stop_left(folder) is False
 
 
 def test_one_that_does_not_answer_is_cleared_away(left, monkeypatch):

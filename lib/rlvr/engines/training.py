@@ -110,7 +110,7 @@ class VerlTraining:
     def run(self, out: str | Path, scratch: str | Path, on_progress: OnProgress | None = None) -> None:
         from rlvr.engines.jobs.changed import check_unchanged
         from rlvr.engines.jobs.collect import collect
-        from rlvr.engines.jobs.local_ray import local_ray
+        from rlvr.engines.jobs.local_ray import local_ray, stop_left
 
         jobs, ray = {}, {}
         for number, seed in enumerate(self.experiments):
@@ -128,6 +128,10 @@ class VerlTraining:
                     job.submit(connected, self.limit)
                     taken = time.monotonic() - begun
                     write_time(self.experiment.scale, self.experiment.name, seed, 0, taken)
+        else:  # the jobs may have ended after whoever sent them was killed
+            stop_left(self.root / self.experiment.scale)
+        if on_progress:  # a job that ended while nobody followed it said no step
+            on_progress(len(jobs) * self.steps, len(jobs) * self.steps)
         for (seed, _), folder in self.runs(out).items():
             collect(jobs[seed], folder, own_policy=self.scale is not None)
 

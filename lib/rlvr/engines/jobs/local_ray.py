@@ -98,6 +98,17 @@ def stop(folder: str | Path) -> bool:
     return True
 
 
+def stop_left(folder: str | Path) -> bool:
+    """:func:`stop` a Ray that a killed process left, not one that another process uses now."""
+    if not (Path(folder) / NOTE).is_file():
+        return False
+    try:
+        with alone(Path(folder)):
+            return stop(folder)
+    except NoRay:
+        return False
+
+
 def _end(values: Mapping[str, str]) -> None:
     temporary = Path(values["temporary"])
     for kind, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 20.0)):
