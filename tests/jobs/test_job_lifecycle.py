@@ -334,3 +334,17 @@ def test_no_ray_at_the_address(monkeypatch, given, environment):
     assert ray_client.os.environ.get("RAY_ADDRESS") == environment
     if not given and not environment:
         assert "RAY_ADDRESS is not set" in str(error.value)
+
+
+def test_the_log_of_a_job_that_ended_unwatched_is_read_once(tmp_path):
+    job, _ = make_job(tmp_path)
+    ray = FakeRay(finished(job))
+    job.keep_log(lambda: pytest.fail("nothing was submitted: there is no log"))
+    submit(job, ray)
+    kept = job.folder / "log-1.txt"
+    whole = kept.read_text()
+    kept.unlink()
+    again, _ = make_job(tmp_path)
+    again.keep_log(lambda: ray)
+    assert kept.read_text() == whole and f"step:{STEPS} " in whole
+    again.keep_log(lambda: pytest.fail("it is kept already"))

@@ -43,12 +43,20 @@ def test_stops_what_is_noted_with_its_children(left):
     assert stop(folder) is False
 
 
-def test_one_that_was_left_is_stopped_unless_somebody_uses_it(left):
+def test_one_that_was_left_is_stopped_unless_somebody_uses_it(left, monkeypatch):
     folder, process = left
+    monkeypatch.setattr(local_ray, "connect", lambda address, token=None: (address, token))
+    asked = []
+
+    def before(connected):
+        assert process.poll() is None
+        asked.append(connected())
+
     with alone(folder):
-        assert stop_left(folder) is False
-    assert process.poll() is None and (folder / NOTE).exists()
-    assert stop_left(folder) is True
+        assert stop_left(folder, before) is False
+    assert process.poll() is None and (folder / NOTE).exists() and not asked
+    assert stop_left(folder, before) is True
+    assert asked == [("http://127.0.0.1:9", "secret")]
     assert process.wait(5) is not None and not (folder / NOTE).exists()
     assert stop_left(folder) is False
 

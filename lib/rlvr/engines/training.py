@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -20,6 +21,7 @@ from rlvr.config import Scale, load_scale, load_yaml
 from rlvr.storage import write_json
 
 if TYPE_CHECKING:
+    from rlvr.engines.jobs.client import Client
     from rlvr.engines.jobs.experiments import Experiment, GPUHours
     from rlvr.engines.jobs.jobs import Job
 
@@ -109,6 +111,7 @@ class VerlTraining:
 
     def run(self, out: str | Path, scratch: str | Path, on_progress: OnProgress | None = None) -> None:
         from rlvr.engines.jobs.changed import check_unchanged
+        from rlvr.engines.jobs.client import ConnectionLost, NoRay
         from rlvr.engines.jobs.collect import collect
         from rlvr.engines.jobs.local_ray import local_ray, stop_left
 
@@ -129,7 +132,13 @@ class VerlTraining:
                     taken = time.monotonic() - begun
                     write_time(self.experiment.scale, self.experiment.name, seed, 0, taken)
         else:  # the jobs may have ended after whoever sent them was killed
-            stop_left(self.root / self.experiment.scale)
+
+            def last(connected: Callable[[], Client]) -> None:
+                for job in jobs.values():
+                    with suppress(NoRay, ConnectionLost):  # a log is not worth failing for
+                        job.keep_log(connected)
+
+            stop_left(self.root / self.experiment.scale, last)
         if on_progress:  # a job that ended while nobody followed it said no step
             on_progress(len(jobs) * self.steps, len(jobs) * self.steps)
         for (seed, _), folder in self.runs(out).items():

@@ -123,6 +123,11 @@ class Job:
         """Attach to the last attempt, from the beginning of its log."""
         self._watch(connect(), self._last()["id"], raw=raw, **follow)
 
+    def keep_log(self, connect: Callable[[], Client]) -> None:
+        """:meth:`logs`, if the last attempt came to its end while nobody followed it to there."""
+        if self.state.last is not None and not self._kept_log.is_file():
+            self.logs(connect)
+
     def stop(self, connect: Callable[[], Client]) -> None:
         client, name = connect(), self._last()["id"]
         status = ray_client.status_of(client, name)
@@ -153,6 +158,10 @@ class Job:
         self.say(f"  {self._where()}")
 
     # --- steps ---------------------------------------------------------------------------------------------
+
+    @property
+    def _kept_log(self) -> Path:
+        return self.folder / f"log-{len(self.state.attempts)}.txt"
 
     def _living(self, client: Client) -> dict | None:
         """The last attempt, if it still runs; one that was written down but never arrived is sent again."""
@@ -206,7 +215,7 @@ class Job:
         progress = Progress(self.state.values["steps"])
         lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.folder.mkdir(parents=True, exist_ok=True)
-        kept = self.folder / f"log-{len(self.state.attempts)}.txt"
+        kept = self._kept_log
         partial = kept.with_suffix(".part")
         with open(partial, "w", encoding="utf-8") as log:
 

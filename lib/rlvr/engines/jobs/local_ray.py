@@ -98,13 +98,20 @@ def stop(folder: str | Path) -> bool:
     return True
 
 
-def stop_left(folder: str | Path) -> bool:
-    """:func:`stop` a Ray that a killed process left, not one that another process uses now."""
-    if not (Path(folder) / NOTE).is_file():
+def stop_left(folder: str | Path, before: Callable[[Callable[[], Client]], None] | None = None) -> bool:
+    """:func:`stop` a Ray that a killed process left, not one that another process uses now.
+
+    ``before`` is called with what connects to it, if it still answers: the last chance to read its logs.
+    """
+    note = Path(folder) / NOTE
+    if not note.is_file():
         return False
     try:
         with alone(Path(folder)):
-            return stop(folder)
+            if (values := _alive(note)) and before:
+                before(lambda: _connect(values))
+            stop(folder)
+            return True
     except NoRay:
         return False
 
