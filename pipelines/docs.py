@@ -18,6 +18,7 @@ from pipelines.docs_example import gradient_through, show
 from pipelines.docstrings import Docstring, Writer, fenced, literal, parse, split_marks, table
 from rlvr import losses, objectives
 from rlvr.config import Scale, load_scale
+from rlvr.docstrings import paper as source
 from rlvr.registry import Objective
 from rlvr.storage import write_text
 
@@ -194,13 +195,9 @@ def index(docs: dict[str, Docstring]) -> str:
 
 
 def paper(doc: Docstring) -> str:
-    """What 'Sources' names first: the paper with its address, or else the words up to a mark or a stop."""
-    text = re.sub(r"\s+", " ", doc.sections["Sources"])
-    if found := re.match(r"([^();]+) \(arXiv (\d{4}\.\d{5})\)", text):
-        return f"[{found[1]}](https://arxiv.org/abs/{found[2]})"
-    if found := re.match(r"\[\w+: ([^\]]+)\]", text):
-        return Writer().inline(found[1])
-    return Writer().inline(re.split(r"[;\[]|\.(?: |$)", text)[0])
+    """What 'Sources' names first, with its address."""
+    title, number = source(doc)
+    return f"[{title}](https://arxiv.org/abs/{number})" if number else Writer().inline(title)
 
 
 def render(root: Path = Path()) -> dict[str, str]:
