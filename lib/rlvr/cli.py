@@ -22,15 +22,19 @@ app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"rlvr {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and end.", is_eager=True)
+        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_version)
     ] = False,
 ) -> None:
-    if version:
-        print(f"rlvr {__version__}")
-        raise typer.Exit
+    pass
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = error.ctx.command_path if error.ctx else "rlvr"
         usage = error.ctx.get_usage() if error.ctx else ""
         print(usage.replace("Usage:", "usage:", 1), file=sys.stderr)
-        print(f"{path}: error: {error.format_message()} `{path} --help` says more.", file=sys.stderr)
+        print(
+            f"{path}: error: {error.format_message().rstrip('.')}; `{path} --help` says more", file=sys.stderr
+        )
         raise SystemExit(2) from None
 
 

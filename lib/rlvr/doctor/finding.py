@@ -31,4 +31,4 @@ class Finding:
         if self.state not in ("ok", "note", "fault"):
             raise ValueError(f"state={self.state!r}: allowed are 'ok', 'note', 'fault'")
         if self.state == "fault" and not self.fix:
-            raise ValueError(f"fix={self.fix!r}: a fault ({self.check}) needs a command that mends it")
+            raise ValueError(f"fix={self.fix!r}: a fault in {self.check} needs a command that mends it")

