@@ -35,7 +35,7 @@ def report(
 ) -> int:
     """Every claim of the papers: verdict, effect, interval and test.
 
-    Reads reports/SCALE/claims.json, which `make repro SCALE=...` writes.
+    Reads the claims.json in its folder of reports, which `make repro SCALE=...` writes.
     """
     from rlvr.problems.benchmarks.catalogue import project_root
     from rlvr.storage import read_json
