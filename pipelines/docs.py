@@ -1,6 +1,6 @@
 """Keep the page of every objective equal to its docstring, its signature and what it computes.
 
-python -m pipelines.docs            # write docs/objectives
+python -m pipelines.docs            # write docs/objectives and docs/command-line.md
 python -m pipelines.docs --check    # exit 1 if a page is stale, missing, or has no objective
 """
 
@@ -13,11 +13,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from pipelines import docs_command_line
 from pipelines.docs_commands import call, local, trainers
 from pipelines.docs_example import gradient_through, show
 from pipelines.docstrings import Docstring, Writer, fenced, literal, parse, split_marks, table
 from rlvr import losses, objectives
 from rlvr.config import Scale, load_scale
+from rlvr.docstrings import paper as source
 from rlvr.registry import Objective
 from rlvr.storage import write_text
 
@@ -194,13 +196,9 @@ def index(docs: dict[str, Docstring]) -> str:
 
 
 def paper(doc: Docstring) -> str:
-    """What 'Sources' names first: the paper with its address, or else the words up to a mark or a stop."""
-    text = re.sub(r"\s+", " ", doc.sections["Sources"])
-    if found := re.match(r"([^();]+) \(arXiv (\d{4}\.\d{5})\)", text):
-        return f"[{found[1]}](https://arxiv.org/abs/{found[2]})"
-    if found := re.match(r"\[\w+: ([^\]]+)\]", text):
-        return Writer().inline(found[1])
-    return Writer().inline(re.split(r"[;\[]|\.(?: |$)", text)[0])
+    """What 'Sources' names first, with its address."""
+    title, number = source(doc)
+    return f"[{title}](https://arxiv.org/abs/{number})" if number else Writer().inline(title)
 
 
 def render(root: Path = Path()) -> dict[str, str]:
@@ -211,15 +209,22 @@ def render(root: Path = Path()) -> dict[str, str]:
     return {"README.md": index(docs), **pages}
 
 
+def written(root: Path = Path()) -> dict[Path, str]:
+    """Path from the root -> text of everything that is written here."""
+    pages = {FOLDER / name: text for name, text in render(root).items()}
+    return pages | {docs_command_line.PAGE: docs_command_line.page()}
+
+
 def differences(root: Path = Path()) -> list[str]:
     """One line per page that is stale or missing, and per page without an objective."""
-    wanted = render(root)
-    found = {path.name: path.read_text(encoding="utf-8") for path in (root / FOLDER).glob("*.md")}
-    return [
-        *(f"{FOLDER / name} is missing" for name in wanted if name not in found),
-        *(f"{FOLDER / name} is stale" for name in wanted if name in found and found[name] != wanted[name]),
-        *(f"{FOLDER / name} has no objective" for name in sorted(found) if name not in wanted),
-    ]
+    wanted, lines = written(root), []
+    for path, text in wanted.items():
+        if not (root / path).is_file():
+            lines.append(f"{path} is missing")
+        elif (root / path).read_text(encoding="utf-8") != text:
+            lines.append(f"{path} is stale")
+    found = sorted(FOLDER / path.name for path in (root / FOLDER).glob("*.md"))
+    return lines + [f"{path} has no objective" for path in found if path not in wanted]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -232,14 +237,14 @@ def main(argv: list[str] | None = None) -> int:
             if wrong:
                 print("\n".join([*wrong, "run `python -m pipelines.docs`"]), file=sys.stderr)
             return int(bool(wrong))
-        pages = render()
+        pages = written()
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    for name, text in pages.items():
-        write_text(FOLDER / name, text)
+    for path, text in pages.items():
+        write_text(path, text)
     for path in FOLDER.glob("*.md"):
-        if path.name not in pages:
+        if path not in pages:
             path.unlink()
     return 0
 

@@ -14,14 +14,9 @@ from pipelines.docstrings import fenced, literal
 from rlvr import objectives
 from rlvr.config import Scale
 from rlvr.engines.local.methods import method_settings
+from rlvr.engines.naming import ROLLOUT_ANCHORED, VERL_LOSSES, method_blocks, verl_overrides
 from rlvr.registry import Objective
 
-#: Names of verl's own losses, which keep them there (verl 0.9.1).
-VERL_LOSSES = frozenset(
-    "vanilla dppo_tv dppo_kl gspo sapo gpg clip_cov kl_cov geo_mean dro cispo bypass_mode".split()
-)
-#: Methods whose ratio is against the policy that sampled, not against its log-probs as the trainer sees them.
-ROLLOUT_ANCHORED = frozenset({"nfpo", "dppo_tv", "dppo_kl", "icepop"})
 #: What a method has beside its loss, on the local engine, in verl and in TRL.
 BESIDE_THE_LOSS = {
     "dapo": (
@@ -81,12 +76,6 @@ def local(objective: Objective, scale: Scale) -> str:
     return f"{text}:\n\n" + fenced("\n".join(commands), "sh") + f"\n\n{settings}"
 
 
-def method_blocks(objective: Objective) -> list[str]:
-    """Blocks of a recipe without which the local engine does not train the method."""
-    mtp = ["mtp"] if "mtp_log_prob" in objective.needs else []
-    return mtp + (["critic"] if objective.advantages == "critic" else [])
-
-
 def local_settings(objective: Objective, scale: Scale) -> str:
     """What the local engine does around the loss, and who decided it."""
     own = method_settings(objective)
@@ -108,16 +97,10 @@ def local_settings(objective: Objective, scale: Scale) -> str:
     return " ".join(filter(None, [text, BESIDE_THE_LOSS.get(objective.name, ("", ""))[0]]))
 
 
-def verl_overrides(objective: Objective) -> tuple[list[str], list[str]]:
-    """Overrides of a verl job, and remarks on them: the method's advantages, aggregation and anchor."""
-    setting, kind = "actor_rollout_ref.actor", objective.advantages
-    mode = f"rlvr.{objective.name}" if objective.name in VERL_LOSSES else objective.name
-    overrides = [f"algorithm.adv_estimator={'gae' if kind == 'critic' else 'grpo'}"]
+def verl_remarks(objective: Objective) -> list[str]:
+    """What to know of the overrides, beside what they say."""
     remarks = []
-    if kind == "centred" or objective.name == "nfpo":
-        overrides.append("algorithm.norm_adv_by_std_in_grpo=False")
     if objective.name in ROLLOUT_ANCHORED:
-        overrides.append("algorithm.rollout_correction.bypass_mode=True")
         remarks.append(
             "`bypass_mode`: the ratio is against the rollout's own log-probs, as the method has it; verl "
             "computes them again otherwise."
@@ -127,29 +110,14 @@ def verl_overrides(objective: Objective) -> tuple[list[str], list[str]]:
             "That advantages are not divided by the std is the authors' release "
             "([more](../verl.md#nfpo-as-the-paper-runs-it))."
         )
-    if objective.name == "dapo":
-        overrides += ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc"]
-    overrides += [
-        f"{setting}.policy_loss.loss_mode={mode}",
-        f"{setting}.loss_agg_mode={objective.loss_agg_mode}",
-    ]
     if objective.loss_agg_mode == "seq-mean-token-sum-norm":
-        overrides.append(f"{setting}.loss_scale_factor=${{data.max_response_length}}")
         remarks.append(
             "`loss_scale_factor` is L, here the longest response allowed. Without it verl divides by the "
             "longest response of each micro-batch, so that the loss depends on how the batch is cut."
         )
     if beside := BESIDE_THE_LOSS.get(objective.name):
         remarks.append(beside[1])
-    if own := [name for name in objective.parameters if name not in objective.tensors]:
-        name, value = own[0], objective.parameters[own[0]]
-        if isinstance(value, tuple):
-            value = f"[{','.join(map(repr, value))}]"  # a list for Hydra
-        overrides += [
-            f"{setting}.policy_loss._target_=rlvr.engines.verl.PolicyLossConfig",
-            f"+{setting}.policy_loss.{name}={value}",
-        ]
-    return overrides, remarks
+    return remarks
 
 
 def trainers(objective: Objective) -> str:
@@ -171,11 +139,10 @@ def trainers(objective: Objective) -> str:
     )
     if own:
         title += "; the last two lines set a parameter"
-    overrides, remarks = verl_overrides(objective)
     parts = [
         f"[verl](../verl.md) ({title}):",
-        fenced("\n".join(map(shlex.quote, overrides)), "sh"),
-        " ".join(remarks),
+        fenced("\n".join(map(shlex.quote, verl_overrides(objective))), "sh"),
+        " ".join(verl_remarks(objective)),
         *trl(objective, own),
     ]
     if objective.tensors:

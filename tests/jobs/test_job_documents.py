@@ -5,11 +5,11 @@ import shlex
 import subprocess
 
 import pytest
+import typer
 from job_fixtures import ROOT, experiments
 from ruamel.yaml import YAML
 
-from pipelines import plan as plan_command
-from rlvr.cli import _parser
+from rlvr.cli import app, main
 from rlvr.engines.jobs.plan import plan
 from rlvr.problems.benchmarks.catalogue import get_benchmark
 
@@ -34,23 +34,26 @@ def commands(text, start):
     "words", commands(DOCUMENT + SLURM.read_text() + SKYPILOT.read_text(), "rlvr"), ids=" ".join
 )
 def test_a_command_of_rlvr_parses(words):
-    options = _parser().parse_args(words[1:])
-    if words[1:3] == ["data", "fetch"]:
-        assert all(get_benchmark(name) for name in options.names)
-    elif getattr(options, "experiment", None):
-        assert options.experiment in NAMES
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        command, words = command.commands[words[1]], words[1:]
+    options = command.make_context("rlvr", words[1:]).params
+    if "names" in options:
+        assert all(get_benchmark(name) for name in options["names"])
+    elif "experiment" in options:
+        assert options["experiment"] in NAMES
 
 
 def test_there_were_commands():
     found = {tuple(words[1:3]) for words in commands(DOCUMENT, "rlvr")}
     wanted = "list show submit status logs stop prepare".split()
-    assert found == {("data", "fetch"), *(("job", name) for name in wanted)}
+    assert found == {("data", "fetch"), ("plan", "paper"), *(("job", name) for name in wanted)}
     assert len(commands(SLURM.read_text(), "rlvr")) == 1 and len(commands(SKYPILOT.read_text(), "rlvr")) == 3
 
 
 def test_the_plan_of_the_document(capsys):
-    (words,) = commands(DOCUMENT, "python -m pipelines.plan")
-    assert plan_command.main(words[3:]) == 0
+    (words,) = commands(DOCUMENT, "rlvr plan")
+    assert main(words[1:]) == 0
     assert "nfpo-1.7b-nfpo" in capsys.readouterr().out
     file = experiments("paper")
     for size, row in (("1.7b", "Qwen3-1.7B-Base"), ("8b", "Qwen3-8B-Base")):

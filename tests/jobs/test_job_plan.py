@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from job_fixtures import experiments
 
-from pipelines import plan as command
+from rlvr.cli import main
 from rlvr.engines.jobs.experiments import Experiment, GPUHours
 from rlvr.engines.jobs.hardware import CARDS, MODELS
 from rlvr.engines.jobs.plan import LOW, plan, refusals, survival, training_seconds, writing_seconds
@@ -127,7 +127,7 @@ def test_limits():
 
 @pytest.mark.parametrize("scale", ["paper", "one_gpu"])
 def test_the_table(capsys, scale):
-    assert command.main([scale]) == 0
+    assert main(["plan", scale]) == 0
     shown = capsys.readouterr().out
     for name in experiments(scale).names:
         assert name in shown
@@ -135,17 +135,17 @@ def test_the_table(capsys, scale):
 
 
 def test_the_command_refuses(capsys, monkeypatch):
-    assert command.main(["nothing"]) == 2
+    assert main(["plan", "nothing"]) == 2
     assert "allowed are one_gpu, paper" in capsys.readouterr().err
-    assert command.main(["paper", "--only", "xyz"]) == 2
-    assert command.main(["paper", "--only", "nfpo-8b-*", "--gpus", "7"]) == 2
+    assert main(["plan", "paper", "--only", "xyz"]) == 2
+    assert main(["plan", "paper", "--only", "nfpo-8b-*", "--gpus", "7"]) == 2
     assert "must be a multiple of the 7 GPUs" in capsys.readouterr().err
     file = PAPER.model_copy(update={"max_gpu_hours": GPUHours(experiment=1000, total=100)})
-    monkeypatch.setattr(command, "load_experiments", lambda path: file)
-    assert command.main(["paper", "--only", "nfpo-8b-*"]) == 1
+    monkeypatch.setattr("rlvr.engines.jobs.experiments.load_experiments", lambda path: file)
+    assert main(["plan", "paper", "--only", "nfpo-8b-*"]) == 1
     assert "REFUSED: together up to" in capsys.readouterr().err
 
 
 def test_other_hardware(capsys):
-    assert command.main(["paper", "--only", "nfpo-1.7b-nfpo", "--gpu", "A100", "--gpus", "16"]) == 0
+    assert main(["plan", "paper", "--only", "nfpo-1.7b-nfpo", "--gpu", "A100", "--gpus", "16"]) == 0
     assert "16 x A100" in capsys.readouterr().out
