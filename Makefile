@@ -122,6 +122,9 @@ test-cluster: $(READY_CLUSTER) ## whole verl jobs (Ray, FSDP2, vLLM's server) on
 graph: $(READY) ## the smoke graph in a temporary clone: kill, resume, re-run, nbval
 	@pytest -m graph -s
 
+faults: $(READY) ## kill -9, full disk, corrupt files on the smoke graph in a clone; an hour; writes reports/faults.json
+	@python tests/faults/whole_graph.py --out reports/faults.json
+
 lab: $(READY) ## JupyterLab on the notebooks
 	@jupyter lab --port $(PORT) notebooks/00_start_here.ipynb
 
