@@ -29,7 +29,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if 
 GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-pretrained env-verl env-vllm env-cluster repro test lint unit test-verl test-vllm test-cluster graph lab notebooks bench clean
+.PHONY: help env env-pretrained env-verl env-vllm env-cluster repro test lint unit test-verl test-vllm test-cluster graph faults lab notebooks bench clean
 
 help: ## what can be made
 	@echo "make TARGET [SCALE=laptop|smoke|pretrained|cluster]; make plan SCALE=paper|one_gpu"
