@@ -29,7 +29,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if 
 GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-pretrained env-verl env-vllm env-cluster repro test lint unit test-verl test-vllm test-cluster graph lab notebooks bench clean
+.PHONY: help env env-pretrained env-verl env-vllm env-cluster repro test lint unit test-verl test-vllm test-cluster graph faults lab notebooks bench clean
 
 help: ## what can be made
 	@echo "make TARGET [SCALE=laptop|smoke|pretrained|cluster]; make plan SCALE=paper|one_gpu"
@@ -121,6 +121,9 @@ test-cluster: $(READY_CLUSTER) ## whole verl jobs (Ray, FSDP2, vLLM's server) on
 
 graph: $(READY) ## the smoke graph in a temporary clone: kill, resume, re-run, nbval
 	@pytest -m graph -s
+
+faults: $(READY) ## kill -9, full disk, corrupt files on the smoke graph in a clone; an hour; writes reports/faults.json
+	@python tests/faults/whole_graph.py --out reports/faults.json
 
 lab: $(READY) ## JupyterLab on the notebooks
 	@jupyter lab --port $(PORT) notebooks/00_start_here.ipynb

@@ -11,26 +11,16 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
-
-PROJECT = Path(__file__).resolve().parents[1]
-SMOKE = "pipelines/scales/smoke"
-BIN = Path(sys.executable).parent
+from temporary_clone import BIN, SMOKE, environment, make_clone
 
 KILLED: dict[str, str] = {}  # which training was killed, for the tests after it
 
 pytestmark = pytest.mark.graph
-
-
-def environment(clone: Path) -> dict[str, str]:
-    """The clone's own sources and this environment's programs."""
-    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "PYTHONPATH": str(clone / "lib"), "OMP_NUM_THREADS": "1"}
 
 
 def run(clone: Path, *command: str, check: bool = True) -> subprocess.CompletedProcess:
@@ -44,24 +34,7 @@ def run(clone: Path, *command: str, check: bool = True) -> subprocess.CompletedP
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory) -> Path:
-    """A clone with the working tree's tracked and new files, so that what is tested is what is here."""
-    folder = tmp_path_factory.mktemp("clone") / "repository"
-    subprocess.run(["git", "clone", "--quiet", "--local", str(PROJECT), str(folder)], check=True)
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=PROJECT, capture_output=True, check=True
-    ).stdout.decode()
-    for name in filter(None, listed.split("\0")):
-        source, target = PROJECT / name, folder / name
-        if not source.exists() and not source.is_symlink():
-            target.unlink(missing_ok=True)
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_symlink() or target.exists():
-            target.unlink()
-        shutil.copy2(source, target, follow_symlinks=False)
-    (folder / SMOKE / "dvc.lock").unlink(missing_ok=True)
-    shutil.rmtree(folder / "reports/smoke", ignore_errors=True)
-    return folder
+    return make_clone(tmp_path_factory.mktemp("clone") / "repository")
 
 
 def repro(clone: Path, *arguments: str) -> str:
