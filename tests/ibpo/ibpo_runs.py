@@ -52,5 +52,7 @@ def selected_frame(samples: pd.DataFrame) -> pd.DataFrame:
     for method, arm in SELECTED.items():
         own = samples[samples["arm"] == arm]
         passes = own["correct"].astype(int).where(own["correct"], own["sample"] % 2)
-        frames.append(own[["seed", "problem", "sample", "correct"]].assign(method=method, passes=passes.astype(float)))
+        frames.append(
+            own[["seed", "problem", "sample", "correct"]].assign(method=method, passes=passes.astype(float))
+        )
     return pd.concat(frames, ignore_index=True)

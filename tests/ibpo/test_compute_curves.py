@@ -13,7 +13,10 @@ CURVE = pd.DataFrame({"flops": [1.0, 2.0, 4.0, 8.0], "reward": [0.1, 0.3, 0.2, 0
 
 def curves(**lines):
     return pd.concat(
-        [CURVE.assign(reward=r, flops=f, arm=name.rsplit("_", 1)[0], seed=int(name[-1])) for name, (f, r) in lines.items()],
+        [
+            CURVE.assign(reward=r, flops=f, arm=name.rsplit("_", 1)[0], seed=int(name[-1]))
+            for name, (f, r) in lines.items()
+        ],
         ignore_index=True,
     )
 
@@ -56,4 +59,6 @@ def test_seeds_meet_on_one_grid():
     assert grid["low"].tolist() == pytest.approx([0.0, 0.2, 0.4, 0.4])
     assert grid["high"].tolist() == pytest.approx([0.4, 0.4, 0.4, 0.6])
     late = curves(a_0=([3, 4, 5, 6], [0.0, 0.2, 0.4, 0.6]), a_1=([1, 2, 3, 4], [0.4, 0.4, 0.4, 0.4]))
-    assert common_grid(late, budget=4.0, window=0.0, points=4)["compute"].tolist() == pytest.approx([0.75, 1.0])
+    assert common_grid(late, budget=4.0, window=0.0, points=4)["compute"].tolist() == pytest.approx(
+        [0.75, 1.0]
+    )

@@ -48,7 +48,9 @@ def of(samples, arm, seed):
 
 
 def student(values, confidence=0.9):
-    half = stats.t.ppf((1 + confidence) / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    half = (
+        stats.t.ppf((1 + confidence) / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    )
     return np.mean(values), np.mean(values) - half, np.mean(values) + half
 
 
@@ -72,7 +74,9 @@ def test_scores_of_trained_and_revised_are_shares(samples, scores):
         for problem, right in of(samples, arm, seed).items():
             assert found[arm, seed, problem] == sum(right) / 8
     revised = revised_frame()
-    own = revised[(revised["method"] == "score_second") & (revised["seed"] == 0) & (revised["problem"] == "p4")]
+    own = revised[
+        (revised["method"] == "score_second") & (revised["seed"] == 0) & (revised["problem"] == "p4")
+    ]
     assert found["score_second", 0, "p4"] == own["correct"].mean()
 
 
@@ -150,7 +154,13 @@ def test_gains_by_difficulty(scores):
 
 def test_without_easy_problems_the_contrast_is_unknown(scores):
     assert math.isnan(gain_contrast(scores[scores["base"] < 0.5], "ibpo", "gspo", 0.9).value)
-    assert set(gain_frame(scores[scores["base"] < 0.5], "ibpo", "gspo", 0.9)["level"]) == {"2", "3", "4", "hard", "middle"}
+    assert set(gain_frame(scores[scores["base"] < 0.5], "ibpo", "gspo", 0.9)["level"]) == {
+        "2",
+        "3",
+        "4",
+        "hard",
+        "middle",
+    }
 
 
 def test_a_real_difference_is_found():

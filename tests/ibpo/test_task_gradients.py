@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
 
 def gradient(prompts, tokens, lengths, size, advantages):
-    """Of the policy gradient that GSPO is at a ratio of 1: mean over responses of A times the mean log-prob."""
+    """GSPO's at a ratio of 1: the mean over responses of the advantage times the mean log-prob."""
     policy = random_policy()
     theta = policy.theta.detach().clone().requires_grad_()
     packed = pack(prompts, tokens, lengths, size)

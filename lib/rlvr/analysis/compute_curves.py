@@ -1,4 +1,4 @@
-"""Training reward over estimated compute, and what it costs to reach a reward (IBPO, Table 2 and Figure 3)."""
+"""Training reward over estimated compute, and what reaching a reward costs (IBPO, Table 2 and Figure 3)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def load_curves(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
     frames = []
     for arm in arms:
         for seed in scale.seeds_of(arm):
-            own = metrics[(metrics["arm"] == arm) & (metrics["seed"] == seed)][["arm", "seed", "step", "reward"]]
+            own = metrics[(metrics["arm"] == arm) & (metrics["seed"] == seed)][
+                ["arm", "seed", "step", "reward"]
+            ]
             flops = [ledger.flops(model) for ledger in load_ledgers(scale, arm, seed)]
             frames.append(own.assign(flops=flops))
     return pd.concat(frames, ignore_index=True)
@@ -43,8 +45,8 @@ def load_curves(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
 def smoothed(curve: pd.DataFrame, window: float) -> pd.DataFrame:
     """``flops, reward`` of one run: at each step the mean reward of the steps of the last ``window`` FLOPs.
 
-    A mean over compute and not over steps, so that arms with many small steps and arms with few large ones are
-    smoothed alike; a point without a full window before it is left out. 0: the curve as it is.
+    A mean over compute and not over steps, so that arms with many small steps and arms with few large ones
+    are smoothed alike; a point without a full window before it is left out. 0: the curve as it is.
     """
     if window == 0:
         return curve[["flops", "reward"]].reset_index(drop=True)
@@ -88,9 +90,7 @@ def common_grid(curves: pd.DataFrame, budget: float, window: float, points: int 
         lines = []
         for _, curve in of_arm.groupby("seed"):
             line = smoothed(curve, window)
-            lines.append(
-                np.interp(grid, line["flops"] / budget, line["reward"], left=np.nan, right=np.nan)
-            )
+            lines.append(np.interp(grid, line["flops"] / budget, line["reward"], left=np.nan, right=np.nan))
         seeds = np.array(lines)
         there = ~np.isnan(seeds).any(0)
         rows.append(

@@ -30,7 +30,11 @@ PARTS = MappingProxyType(
 CHOICES = MappingProxyType(
     {
         "order of the prompt": ("template_compare", FULL, "problem first, which the warm-up did not show"),
-        "no right reference": ("no_wrong_references", FULL, "a group without a right response is not corrected"),
+        "no right reference": (
+            "no_wrong_references",
+            FULL,
+            "a group without a right response is not corrected",
+        ),
         "old log-probs of corrections": ("recomputed", FULL, "the trainer's, of responses too"),
         "several corrections of one response": ("mean_correction", FULL, "their mean counts, not the best"),
         "token that an insertion marks": ("mask_no_insertions", "ibpo_mask", "none, in the mask variant"),
@@ -59,8 +63,8 @@ def changed(scale: Scale, arm: str) -> dict[str, Any]:
 
 
 def arms_over(scale: Scale, setting: str) -> dict[float, str]:
-    """Value of ``setting`` -> trained arm that differs from ``ibpo`` in it alone, and ``ibpo`` itself; numbers
-    only, rising."""
+    """Value of ``setting`` -> trained arm that differs from ``ibpo`` in it alone, and ``ibpo`` itself;
+    numbers only, rising."""
     full = scale.recipes[FULL]
     found = {getattr(full.counterfactual, setting): FULL}
     for arm in scale.ablation_arms:
@@ -91,9 +95,7 @@ def part_table(scores: pd.DataFrame, metrics: pd.DataFrame, confidence: float) -
         if method not in set(scores["method"]):
             continue
         row = {"method": label, "held-out pass@1": accuracy(scores, method, confidence)}
-        row["minus the full method"] = (
-            "" if method == FULL else difference(scores, method, FULL, confidence)
-        )
+        row["minus the full method"] = "" if method == FULL else difference(scores, method, FULL, confidence)
         arm = "gspo" if method == "gspo_prompt" else method
         row["steps"] = _steps(metrics, arm, confidence)
         row["corrections right, late"] = over_seeds(metrics, arm, "corrections_right", confidence, LATE)
@@ -125,7 +127,9 @@ def setting_table(
     return pd.DataFrame(rows).set_index(name)
 
 
-def choice_table(scale: Scale, scores: pd.DataFrame, metrics: pd.DataFrame, confidence: float) -> pd.DataFrame:
+def choice_table(
+    scale: Scale, scores: pd.DataFrame, metrics: pd.DataFrame, confidence: float
+) -> pd.DataFrame:
     """A row per decision of :data:`CHOICES` whose arm was trained: what it changes, and by how much."""
     rows = []
     for topic, (arm, other, what) in CHOICES.items():

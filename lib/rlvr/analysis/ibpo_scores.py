@@ -1,7 +1,7 @@
 """Scores of IBPO's arms and of its baselines: one number per method, training seed and held-out problem.
 
-Three kinds of method share this form: trained policies (mean verdict of their samples), revisions at test time
-(mean verdict of the revisions), and Best-of-N (its expected verdict). What the tables and tests do with them
+Three kinds of method share this form: trained policies (mean verdict of their samples), revisions at test
+time (mean verdict of the revisions), and Best-of-N (its expected verdict). What the tables and tests do with them
 is then the same for all.
 """
 
@@ -45,13 +45,13 @@ BEST_OF = 8
 
 
 def score_frame(samples: pd.DataFrame, revised: pd.DataFrame, selected: pd.DataFrame) -> pd.DataFrame:
-    """``method, seed, problem, score, difficulty, base``; ``base`` is the base model's share of right samples.
+    """``method, seed, problem, score, difficulty, base``; ``base``: the base model's share of right samples.
 
     Args:
-        samples: graded, of ``base`` and every arm, lag 0, with ``arm``, ``seed``, ``problem``, ``correct`` and
-            ``difficulty``.
+        samples: graded, of ``base`` and every arm, lag 0, with ``arm``, ``seed``, ``problem``, ``correct``
+            and ``difficulty``.
         revised: of :func:`rlvr.evaluation.test_time.revise_arms`.
-        selected: of :func:`rlvr.evaluation.test_time.select_arms`; ``N`` is 8, or as many samples as there are.
+        selected: of :func:`rlvr.evaluation.test_time.select_arms`; N is 8, or as many samples as there are.
     """
     trained = samples.assign(method=samples["arm"])
     parts = [_means(trained), _means(revised)]
@@ -74,7 +74,7 @@ def _means(samples: pd.DataFrame) -> pd.DataFrame:
 
 
 def sets_of(scores: pd.DataFrame) -> dict[str, pd.Series]:
-    """Held-out sets, which stand for benchmarks, as conditions on the rows: by number of operations, and all."""
+    """Held-out sets, which stand for benchmarks, as conditions on rows: by number of operations, and all."""
     found = {
         f"{n} operation{'s' if n > 1 else ''}": scores["difficulty"] == n
         for n in sorted(scores["difficulty"].unique())
@@ -138,7 +138,10 @@ def accuracy_table(
 ) -> pd.DataFrame:
     """Table 1: a row per method, a column per held-out set; cells by :func:`bootstrapped`."""
     columns = {
-        name: {label: bootstrapped(scores[rows], method, confidence, resamples) for method, label in methods.items()}
+        name: {
+            label: bootstrapped(scores[rows], method, confidence, resamples)
+            for method, label in methods.items()
+        }
         for name, rows in sets_of(scores).items()
     }
     return pd.DataFrame(columns).rename_axis("method")
@@ -159,7 +162,12 @@ def tests_table(
     for other in baselines:
         a, b = by_seed(scores, method), by_seed(scores, other)
         found = seed_tests(
-            a.to_numpy(), b.to_numpy(), a.index.tolist(), b.index.tolist(), resamples=resamples, confidence=confidence
+            a.to_numpy(),
+            b.to_numpy(),
+            a.index.tolist(),
+            b.index.tolist(),
+            resamples=resamples,
+            confidence=confidence,
         )
         each = differences(scores, method, other).to_numpy()
         p = float(stats.ttest_1samp(each, 0.0).pvalue) if np.ptp(each) > 0 else float(not each.any())
@@ -180,8 +188,8 @@ def p_text(value: float) -> str:
 
 
 def gain_frame(scores: pd.DataFrame, a: str, b: str, confidence: float) -> pd.DataFrame:
-    """``a - b`` by difficulty: ``by, level, problems, estimate``; by the number of operations and by how often
-    the base model is right (hard, middle, easy: :data:`HARD`, :data:`EASY`)."""
+    """``a - b`` by difficulty: ``by, level, problems, estimate``; by the number of operations and by how
+    often the base model is right (hard, middle, easy: :data:`HARD`, :data:`EASY`)."""
     rows = []
     for level in sorted(scores["difficulty"].unique()):
         rows.append(("operations", str(level), scores[scores["difficulty"] == level]))

@@ -84,7 +84,10 @@ def token_counts(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
     rows = []
     for arm in arms:
         for lag in scale.lags_of(arm):
-            runs = [read_json(_complete(scale.run_folder(arm, s, lag)) / "summary.json") for s in scale.seeds_of(arm)]
+            runs = [
+                read_json(_complete(scale.run_folder(arm, s, lag)) / "summary.json")
+                for s in scale.seeds_of(arm)
+            ]
             keys = ("tokens_generated", "tokens_trained", "responses_verified")
             rows.append({"arm": arm, "lag": lag} | {k: sum(r[k] for r in runs) for k in keys})
     return pd.DataFrame(rows)

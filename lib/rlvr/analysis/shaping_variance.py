@@ -1,8 +1,8 @@
 """Prop. E.4 of IBPO three ways: by closed form, by simulation, and on groups that policies wrote.
 
 The closed form with a group's own moments is an identity (:mod:`rlvr.analysis.advantage_variance`). What real
-groups can contradict is the local case: responses that are independent given nothing but the accuracy p, and a
-shaping with mean m on wrong ones. Its curve is drawn beside the measured one.
+groups can contradict is the local case: responses that are independent given nothing but the accuracy p, and
+a shaping with mean m on wrong ones. Its curve is drawn beside the measured one.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ WEIGHTS = tuple(np.round(np.arange(0.05, 3.0, 0.1), 2))
 _ROUNDING = 1e-12
 
 
-def proposition(phi: float = 0.5, cases: Iterable = CASES, weights: Sequence[float] = WEIGHTS) -> pd.DataFrame:
-    """Per case and reward convention: ``error`` of the closed form, ``agrees`` (share of weights whose variance
-    is below GSPO's exactly where the bound says so), ``local_error`` of the covariance (NaN where the shaping
+def proposition(
+    phi: float = 0.5, cases: Iterable = CASES, weights: Sequence[float] = WEIGHTS
+) -> pd.DataFrame:
+    """Per case and reward convention: ``error`` of the closed form, ``agrees`` (share of weights whose
+    variance is below GSPO's exactly where the bound says so), ``local_error`` of the covariance (NaN where the shaping
     depends on the group), and the bound ``limit``."""
     rows = []
     for size, p, chance, other in cases:
@@ -62,10 +64,16 @@ def proposition(phi: float = 0.5, cases: Iterable = CASES, weights: Sequence[flo
 
 
 def simulated(
-    accuracies: Sequence[float], chance: float, phi: float, size: int, weights: Sequence[float], groups: int, seed: int
+    accuracies: Sequence[float],
+    chance: float,
+    phi: float,
+    size: int,
+    weights: Sequence[float],
+    groups: int,
+    seed: int,
 ) -> pd.DataFrame:
-    """``accuracy, weight, closed, value, low, high``: variance over GSPO's in the local case, by formula and of
-    groups drawn at random (bootstrap over groups); rewards as in training, 0 and 1."""
+    """``accuracy, weight, closed, value, low, high``: variance over GSPO's in the local case, by formula and
+    of groups drawn at random (bootstrap over groups); rewards as in training, 0 and 1."""
     frames = []
     for number, p in enumerate(accuracies):
         rng = np.random.default_rng((seed, number))
@@ -87,8 +95,10 @@ def simulated(
     return pd.concat(frames, ignore_index=True)
 
 
-def local_ratio(accuracy: float, mean: float, square: float, size: int, weights: Sequence[float]) -> np.ndarray:
-    """Variance over GSPO's in the local case: phi of a wrong response has this mean and mean square; reward 0/1."""
+def local_ratio(
+    accuracy: float, mean: float, square: float, size: int, weights: Sequence[float]
+) -> np.ndarray:
+    """Variance over GSPO's in the local case: by the mean and mean square of phi on wrong ones; reward 0/1."""
     c = accuracy * (1 - accuracy) * mean
     v = (1 - accuracy) * square - ((1 - accuracy) * mean) ** 2
     plain = (1 - 1 / size) * accuracy * (1 - accuracy)
@@ -104,8 +114,8 @@ def measured(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Of real groups of several policies, by name (a list of runs each: verdicts and phi, [N, G]).
 
-    Returns ``policy, weight, value, low, high, local`` (``local``: the local case with the pooled accuracy and
-    shaping) and, per policy, ``accuracy``, ``recoverable`` and the Estimates ``C``, ``V``, ``2C/V``.
+    Returns ``policy, weight, value, low, high, local`` (``local``: the local case with the pooled accuracy
+    and shaping) and, per policy, ``accuracy``, ``recoverable`` and the Estimates ``C``, ``V``, ``2C/V``.
     """
     lines, tables = [], []
     for name, runs in groups.items():
@@ -121,7 +131,12 @@ def measured(
         local = local_ratio(p, of_wrong.mean(), (of_wrong**2).mean(), accuracy.shape[1], weights)
         lines.append(ratio[["weight", "value", "low", "high"]].assign(policy=name, local=local))
         tables.append(
-            {"policy": name, "groups": len(accuracy), "accuracy": p, "recoverable": float((of_wrong > 0).mean())}
+            {
+                "policy": name,
+                "groups": len(accuracy),
+                "accuracy": p,
+                "recoverable": float((of_wrong > 0).mean()),
+            }
             | condition(moments, **options)
         )
     return pd.concat(lines, ignore_index=True), pd.DataFrame(tables)

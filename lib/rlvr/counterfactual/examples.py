@@ -68,7 +68,9 @@ def _example(problem: Problem, settings: WarmUpCorrections, draws: Draws) -> Cor
                 break
         wrong.append(other)  # a short chain may have no other slip: then the reference is the same
         references.append(other)
-    return CorrectionExample(problem, problem.solution if right else wrong[0], tuple(references), problem.solution)
+    return CorrectionExample(
+        problem, problem.solution if right else wrong[0], tuple(references), problem.solution
+    )
 
 
 def encode_examples(

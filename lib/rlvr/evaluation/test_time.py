@@ -1,4 +1,4 @@
-"""IBPO's baselines at test time, of all seeds of an arm: revisions of its samples, and what a verifier passes.
+"""IBPO's baselines at test time, of all seeds: revisions of their samples, and what a verifier passes.
 
 Both start from the graded samples of the evaluation, so that they are paired with them.
 """
@@ -49,7 +49,8 @@ def revise_arms(
             labels.append(method)
     found = run_side_by_side(_revise, calls, scale.workers, on_progress)
     return pd.concat(
-        [frame.assign(method=method) for method, (frame, _) in zip(labels, found, strict=True)], ignore_index=True
+        [frame.assign(method=method) for method, (frame, _) in zip(labels, found, strict=True)],
+        ignore_index=True,
     )
 
 

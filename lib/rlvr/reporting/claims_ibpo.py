@@ -114,8 +114,8 @@ IBPO = (
         id="ibpo-c7",
         test=MATCHED
         + f"""
-            IBPO minus GSPO (64 responses to a prompt) on hard problems, of which the base model solves at most
-            {HARD:g} of its samples, minus the same on easy ones, at least {EASY:g}. Supported if the interval
+            IBPO minus GSPO (64 responses to a prompt) on hard problems, of which the base model solves at
+            most {HARD:g} of its samples, minus the same on easy ones, at least {EASY:g}. Supported if the interval
             lies above 0, contradicted if below, else open.
         """,
         parts={"gain on hard - gain on easy": ("above", 0.0)},

@@ -58,7 +58,9 @@ def gain_figure(frame: pd.DataFrame, baseline: str) -> Figure:
         for x, row in rows.iterrows():
             interval(ax, x, row["value"], row["low"], row["high"], objective_colour("ibpo"))
         ax.axhline(0, color=MUTED, linewidth=1)
-        ax.set_xticks(range(len(rows)), [f"{row.level}\n{row.problems} problems" for row in rows.itertuples()])
+        ax.set_xticks(
+            range(len(rows)), [f"{row.level}\n{row.problems} problems" for row in rows.itertuples()]
+        )
         ax.set_xlim(-0.5, len(rows) - 0.5)
         ax.grid(axis="x", visible=False)
         ax.set_title(titles.get(kind, kind))
@@ -75,7 +77,9 @@ def success_figure(frame: pd.DataFrame, panels: dict[str, str]) -> Figure:
     """
     frame = need(frame, ["arm", "seed", "share", *panels], "correction frame")
     bins = np.linspace(0, 1, 11)
-    binned = frame.assign(share=(bins[:-1] + bins[1:])[np.clip(np.digitize(frame["share"], bins) - 1, 0, 9)] / 2)
+    binned = frame.assign(
+        share=(bins[:-1] + bins[1:])[np.clip(np.digitize(frame["share"], bins) - 1, 0, 9)] / 2
+    )
     fig, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.9), sharex=True, squeeze=False)
     for ax, (column, title) in zip(axes[0], panels.items(), strict=True):
         ends = []
@@ -96,8 +100,8 @@ def success_figure(frame: pd.DataFrame, panels: dict[str, str]) -> Figure:
 def variance_figure(simulated: pd.DataFrame, measured: pd.DataFrame, weight: float) -> Figure:
     """Variance of the centred advantage over lambda, over that of GSPO (ibpo-figVar).
 
-    Left: closed form (lines) and simulation (marks with intervals) in the local case, by accuracy. Right: groups
-    that policies wrote (line and band), and the local case at their accuracy and shaping (dashed).
+    Left: closed form (lines) and simulation (marks with intervals) in the local case, by accuracy. Right:
+    groups that policies wrote (line and band), and the local case at their accuracy and shaping (dashed).
 
     Args:
         simulated: ``accuracy, weight, closed, value, low, high``.

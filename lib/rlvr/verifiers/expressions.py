@@ -144,7 +144,9 @@ def check_each_argument(
     An expression that has no whole number on one of the arguments is wrong on all.
     """
     found = _verdicts(items, tuple(names), tuple(map(tuple, arguments)), each=True)
-    return [list(verdicts) if len(verdicts) == len(arguments) else [False] * len(arguments) for verdicts in found]
+    return [
+        list(verdicts) if len(verdicts) == len(arguments) else [False] * len(arguments) for verdicts in found
+    ]
 
 
 def _verdicts(items: Sequence, names: tuple, arguments: tuple, each: bool) -> list[tuple[bool, ...]]:

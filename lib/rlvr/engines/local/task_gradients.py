@@ -1,8 +1,8 @@
 """Gradients of IBPO's two tasks at one policy, and the groups that they come from.
 
 For the measure of positive backward transfer (:mod:`rlvr.analysis.backward_transfer`) and the variance of the
-centred advantage on real groups (:mod:`rlvr.analysis.advantage_variance`). A batch is one rollout of the recipe
-with its corrections, on problems of its own; nothing is updated, so every ratio is 1.
+centred advantage on real groups (:mod:`rlvr.analysis.advantage_variance`). A batch is one rollout of the
+recipe with its corrections, on problems of its own; nothing is updated, so every ratio is 1.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ def measure(
         if on_progress:
             on_progress(len(gradients), batches)
     if len(gradients) < batches:
-        raise RuntimeError(f"{len(gradients)} of {2 * batches} rollouts held a wrong response: {batches} are needed")
+        raise RuntimeError(
+            f"{len(gradients)} of {2 * batches} rollouts held a wrong response: {batches} are needed"
+        )
     first, second = (torch.stack(list(each)) for each in zip(*gradients, strict=True))
     return TwoTasks(inner_products(first, second), np.concatenate(accuracy), np.concatenate(phi))

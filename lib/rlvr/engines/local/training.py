@@ -241,8 +241,8 @@ class _Run:
             return True
         if self.done >= config.steps:
             raise RuntimeError(
-                f"run {self.job.name} spent {self.share:.0%} of its budget in train.steps={config.steps}: more "
-                "are needed"
+                f"run {self.job.name} spent {self.share:.0%} of its budget in train.steps={config.steps}: "
+                "more are needed"
             )
         return False
 
