@@ -95,7 +95,7 @@ def test_revisions_and_selections(tmp_path, monkeypatch):
             own.assign(arm=arm, lag=0, seed=0, correct=pd.array([False] * len(own), dtype="boolean"))
         )
     samples = pd.concat(frames, ignore_index=True)
-    samples.loc[0, "text"] = raw[0].solution
+    samples.loc[0, ["text", "finished"]] = [raw[0].solution, True]
     revised = revise_arms(scale, samples, problems)
     assert revised.groupby("method").size().to_dict() == {"gspo_prompt": 24, "score_second": 24}
     assert revised["first_text"].iloc[0] == raw[0].solution and revised["correct"].notna().all()

@@ -1,8 +1,8 @@
 """Scores of IBPO's arms and of its baselines: one number per method, training seed and held-out problem.
 
 Three kinds of method share this form: trained policies (mean verdict of their samples), revisions at test
-time (mean verdict of the revisions), and Best-of-N (its expected verdict). What the tables and tests do with them
-is then the same for all.
+time (mean verdict of the revisions), and Best-of-N (its expected verdict). What the tables and tests do
+with them is then the same for all.
 """
 
 from __future__ import annotations

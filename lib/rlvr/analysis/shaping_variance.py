@@ -37,8 +37,8 @@ def proposition(
     phi: float = 0.5, cases: Iterable = CASES, weights: Sequence[float] = WEIGHTS
 ) -> pd.DataFrame:
     """Per case and reward convention: ``error`` of the closed form, ``agrees`` (share of weights whose
-    variance is below GSPO's exactly where the bound says so), ``local_error`` of the covariance (NaN where the shaping
-    depends on the group), and the bound ``limit``."""
+    variance is below GSPO's exactly where the bound says so), ``local_error`` of the covariance (NaN where
+    the shaping depends on the group), and the bound ``limit``."""
     rows = []
     for size, p, chance, other in cases:
         for convention in ("signed", "binary"):
@@ -98,7 +98,7 @@ def simulated(
 def local_ratio(
     accuracy: float, mean: float, square: float, size: int, weights: Sequence[float]
 ) -> np.ndarray:
-    """Variance over GSPO's in the local case: by the mean and mean square of phi on wrong ones; reward 0/1."""
+    """Variance over GSPO's in the local case: by mean and mean square of phi on wrong ones; reward 0/1."""
     c = accuracy * (1 - accuracy) * mean
     v = (1 - accuracy) * square - ((1 - accuracy) * mean) ** 2
     plain = (1 - 1 / size) * accuracy * (1 - accuracy)

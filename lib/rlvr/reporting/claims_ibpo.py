@@ -115,8 +115,8 @@ IBPO = (
         test=MATCHED
         + f"""
             IBPO minus GSPO (64 responses to a prompt) on hard problems, of which the base model solves at
-            most {HARD:g} of its samples, minus the same on easy ones, at least {EASY:g}. Supported if the interval
-            lies above 0, contradicted if below, else open.
+            most {HARD:g} of its samples, minus the same on easy ones, at least {EASY:g}. Supported if the
+            interval lies above 0, contradicted if below, else open.
         """,
         parts={"gain on hard - gain on easy": ("above", 0.0)},
         caveat="Easy problems leave less room for a gain in points.",

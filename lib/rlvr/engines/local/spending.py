@@ -3,8 +3,8 @@ the budget.
 
 Arms are compared at equal estimated compute [text: IBPO 5]; what a step costs differs between them and
 changes while they learn (corrections become fewer, responses shorter). So a run ends with the step after
-which its FLOPs are nearest to the budget, as far as the cost of the last step foretells the next: within half a
-step [choice].
+which its FLOPs are nearest to the budget, as far as the cost of the last step foretells the next: within half
+a step [choice].
 """
 
 from __future__ import annotations
