@@ -15,7 +15,6 @@ from rlvr.analysis.ibpo_scores import (
     BASELINES,
     LABELS,
     accuracy,
-    accuracy_table,
     bootstrapped,
     by_seed,
     difference,
@@ -23,10 +22,11 @@ from rlvr.analysis.ibpo_scores import (
     gain_contrast,
     gain_frame,
     p_text,
+    p_value_table,
     score_frame,
+    score_table,
     sets_of,
     shared_seeds,
-    tests_table,
 )
 
 SEEDS = (0, 1, 2)
@@ -85,7 +85,7 @@ def test_best_of_8_is_the_mean_over_all_orders(samples):
     few = samples[samples["sample"] < 3]
     scores = score_frame(few, revised_frame(), selected_frame(few))
     found = scores.set_index(["method", "seed", "problem"])["score"]
-    chosen = selected_frame(few).set_index(["method", "seed", "problem", "sample"])
+    chosen = selected_frame(few).set_index(["method", "seed", "problem", "sample"]).sort_index()
     for problem in PROBLEMS:
         own = chosen.loc["gspo_best", 1, problem]
         taken = []
@@ -121,7 +121,7 @@ def test_differences_are_over_common_seeds_alone(scores):
 
 
 def test_table_1_has_a_column_per_set(scores):
-    table = accuracy_table(scores, {"ibpo": "A", "gspo_best": "B"}, 0.9, 200)
+    table = score_table(scores, {"ibpo": "A", "gspo_best": "B"}, 0.9, 200)
     assert table.columns.tolist() == ["2 operations", "3 operations", "4 operations", "all"]
     rows = sets_of(scores)["3 operations"]
     assert table.loc["B", "3 operations"].value == pytest.approx(
@@ -130,7 +130,7 @@ def test_table_1_has_a_column_per_set(scores):
 
 
 def test_p_values(scores):
-    table = tests_table(scores, "ibpo", BASELINES, 0.9, 400)
+    table = p_value_table(scores, "ibpo", BASELINES, 0.9, 400)
     a, b = by_seed(scores, "ibpo"), by_seed(scores, "gspo")
     row = table.loc["GSPO"]
     assert row["p, Welch"] == p_text(stats.ttest_ind(a, b, equal_var=False).pvalue)

@@ -23,8 +23,8 @@ def test_a_wrong_bound_would_be_seen():
 
 
 def test_simulation_agrees_with_the_closed_form():
-    found = simulated((0.2, 0.6), 0.5, 0.5, 8, (0.0, 0.6, 2.0), groups=20_000, seed=3)
-    assert found["value"].to_numpy() == pytest.approx(found["closed"].to_numpy(), abs=0.01)
+    found = simulated((0.2, 0.6), 0.5, 0.5, 8, (0.0, 0.6, 2.0), groups=4000, seed=3)
+    assert found["value"].to_numpy() == pytest.approx(found["closed"].to_numpy(), abs=0.02)
     assert found.loc[found["weight"] == 0, "closed"].tolist() == pytest.approx([1, 1])
     low = found[(found["accuracy"] == 0.2) & (found["weight"] == 2.0)]["closed"].item()
     assert low > 1 > found[(found["accuracy"] == 0.6) & (found["weight"] == 0.6)]["closed"].item()
@@ -34,13 +34,13 @@ def test_groups_of_the_local_case_lie_on_its_curve():
     rng = np.random.default_rng(0)
     runs = []
     for _ in range(2):
-        right = rng.random((4000, 4)) < 0.4
+        right = rng.random((2000, 4)) < 0.4
         runs.append((right.astype(float), np.where(right, 0.0, 0.5 * (rng.random(right.shape) < 0.3))))
     lines, table = measured({"a": runs}, (0.0, 0.6, 1.2), {"a": (0, 1)}, 0.95, 200)
     assert lines["value"].to_numpy() == pytest.approx(lines["local"].to_numpy(), abs=0.02)
     (row,) = table.to_dict("records")
-    assert row["groups"] == 8000 and row["accuracy"] == pytest.approx(0.4, abs=0.02)
-    assert row["2C/V"].value == pytest.approx(4 * 0.4 / (1 - 0.6 * 0.3), rel=0.1)
+    assert row["groups"] == 4000 and row["accuracy"] == pytest.approx(0.4, abs=0.02)
+    assert row["2C/V"].value == pytest.approx(4 * 0.4 / (1 - 0.6 * 0.3), rel=0.15)
     assert row["2C/V"].seeds == (0, 1)
     assert local_ratio(0.4, 0.15, 0.075, 4, [0.0]) == pytest.approx([1.0])
 

@@ -133,7 +133,7 @@ def difference(scores: pd.DataFrame, a: str, b: str, confidence: float) -> Estim
     return seed_interval(found.to_numpy(), found.index.tolist(), confidence=confidence)
 
 
-def accuracy_table(
+def score_table(
     scores: pd.DataFrame, methods: Mapping[str, str], confidence: float, resamples: int
 ) -> pd.DataFrame:
     """Table 1: a row per method, a column per held-out set; cells by :func:`bootstrapped`."""
@@ -147,7 +147,7 @@ def accuracy_table(
     return pd.DataFrame(columns).rename_axis("method")
 
 
-def tests_table(
+def p_value_table(
     scores: pd.DataFrame, method: str, baselines: Iterable[str], confidence: float, resamples: int
 ) -> pd.DataFrame:
     """``method`` against baselines on all problems: differences and p-values, as the paper makes them and as
