@@ -125,6 +125,8 @@ def test_success_by_fifths(metrics):
     assert set(parts) == set(DECLARED["ibpo-c6"].parts)
     assert parts["last fifth - first fifth"].value == pytest.approx(0.08)
     assert parts["lowest fifth"].value == pytest.approx(np.mean([(i + s + 0.5) / 100 for s in SEEDS]))
+    with pytest.raises(ValueError, match="do not fill five fifths"):
+        success_by_fifths(metrics[metrics["step"] < 3], "ibpo")
     assert parts["highest fifth"].value == pytest.approx(np.mean([(i + s + 8.5) / 100 for s in SEEDS]))
 
 

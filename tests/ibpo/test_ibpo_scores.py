@@ -138,6 +138,9 @@ def test_p_values(scores):
     raw = [stats.ttest_rel(a, by_seed(scores, other)).pvalue for other in BASELINES]
     smallest = int(np.argmin(raw))
     assert table["p, Holm"].iloc[smallest] == p_text(min(1, len(raw) * raw[smallest]))
+    alike = scores.assign(score=scores["score"].where(scores["method"] != "gspo", 0.5))
+    same = p_value_table(alike, "ibpo", ["gspo"], 0.9, 400).loc["GSPO"]
+    assert same["p, normal"] == "unknown" and same["p, paired t"] != "unknown"
     assert p_text(0.0001) == "below 0.001" and p_text(0.0123) == "0.012"
 
 

@@ -13,7 +13,7 @@ from rlvr.analysis.ibpo_scores import accuracy, difference, shared_seeds
 from rlvr.config import Scale
 from rlvr.config_corrections import Counterfactual
 from rlvr.evaluation import Estimate, seed_interval
-from rlvr.reporting.cells import NOT_MEASURED
+from rlvr.reporting.cells import NOT_MEASURED, Exact
 
 FULL = "ibpo"
 #: Rows of Table 3; the last but one is not the paper's.
@@ -97,15 +97,16 @@ def part_table(scores: pd.DataFrame, metrics: pd.DataFrame, confidence: float) -
         row = {"method": label, "held-out pass@1": accuracy(scores, method, confidence)}
         row["minus the full method"] = "" if method == FULL else difference(scores, method, FULL, confidence)
         arm = "gspo" if method == "gspo_prompt" else method
-        row["steps"] = _steps(metrics, arm, confidence)
+        row["steps"] = _steps(metrics, arm)
         row["corrections right, late"] = over_seeds(metrics, arm, "corrections_right", confidence, LATE)
         rows.append(row)
     return pd.DataFrame(rows).set_index("method")
 
 
-def _steps(metrics: pd.DataFrame, arm: str, confidence: float):
+def _steps(metrics: pd.DataFrame, arm: str) -> Exact:
+    """That the budget paid for, a mean over seeds."""
     own = metrics[(metrics["arm"] == arm) & metrics["reward"].notna()].groupby("seed").size()
-    return seed_interval(own.to_numpy(float), own.index.tolist(), confidence=confidence)
+    return Exact(round(float(own.mean()), 1), 4)
 
 
 def setting_table(
@@ -177,11 +178,19 @@ def seeds_note(scores: pd.DataFrame, methods: list[str]) -> str:
 
 
 def success_by_fifths(metrics: pd.DataFrame, arm: str, column: str = "corrections_right") -> pd.DataFrame:
-    """[seeds, 5]: mean of a metric in each fifth of the steps."""
+    """[seeds, 5]: mean of a metric in each fifth of the steps.
+
+    Raises:
+        ValueError: a run of fewer than five steps, or a fifth without the metric.
+    """
     rows = {}
     for seed, run in metrics[(metrics["arm"] == arm) & metrics["reward"].notna()].groupby("seed"):
         parts = np.array_split(run.sort_values("step")[column].to_numpy(float), 5)
-        rows[int(seed)] = [float(np.nanmean(part)) if np.isfinite(part).any() else np.nan for part in parts]
+        if not all(np.isfinite(part).any() for part in parts):
+            raise ValueError(
+                f"{arm}, seed {seed}: {len(run)} steps with {column} do not fill five fifths"
+            )
+        rows[int(seed)] = [float(np.nanmean(part)) for part in parts]
     return pd.DataFrame.from_dict(rows, orient="index", columns=range(1, 6)).sort_index()
 
 

@@ -161,19 +161,24 @@ def p_value_table(
     rows, paired = [], []
     for other in baselines:
         a, b = by_seed(scores, method), by_seed(scores, other)
-        found = seed_tests(
-            a.to_numpy(),
-            b.to_numpy(),
-            a.index.tolist(),
-            b.index.tolist(),
-            resamples=resamples,
-            confidence=confidence,
-        )
+        try:
+            found = seed_tests(
+                a.to_numpy(),
+                b.to_numpy(),
+                a.index.tolist(),
+                b.index.tolist(),
+                resamples=resamples,
+                confidence=confidence,
+            )
+        except ValueError:  # an arm whose seeds are all alike has no interval to test with
+            found = {}
         each = differences(scores, method, other).to_numpy()
         p = float(stats.ttest_1samp(each, 0.0).pvalue) if np.ptp(each) > 0 else float(not each.any())
         paired.append(p)
         row = {"baseline": LABELS[other], "difference": difference(scores, method, other, confidence)}
-        row |= {f"p, {name}": p_text(found[key].p_value) for name, key in _TESTS.items()}
+        row |= {
+            f"p, {name}": p_text(found[key].p_value) if found else "unknown" for name, key in _TESTS.items()
+        }
         rows.append(row | {"p, paired t": p_text(p)})
     adjusted = holm(paired)
     return pd.DataFrame(rows).assign(**{"p, Holm": [p_text(p) for p in adjusted]}).set_index("baseline")
