@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rlvr.verifiers import expressions
-from rlvr.verifiers.expressions import BLOCK, check_expressions, is_harmless
+from rlvr.verifiers.expressions import BLOCK, check_each_argument, check_expressions, is_harmless
 from rlvr.verifiers.programs import IsolationError
 
 ARGUMENTS = ((0, 0), (1, 2), (-3, 5), (7, -2))
@@ -115,3 +115,23 @@ def test_without_isolation_only_harmless_ones_are_run(monkeypatch):
     assert check("x+y", "x", "max(x,y)+min(x,y)") == [True, False, True]
     with pytest.raises(IsolationError, match=r"expression 'x\.real\+y' is not run: no namespaces"):
         check("x+y", "x.real+y")
+
+
+def test_each_argument_has_a_verdict_of_its_own():
+    """As check_expressions on one argument at a time, which decides what a test is."""
+    expected = [max(x, y) for x, y in ARGUMENTS]
+    texts = ["max(x,y)", "y", "x", "min(x,y)", "x if", "x+y", ""]
+    found = check_each_argument([(text, expected) for text in texts], ("x", "y"), ARGUMENTS)
+    for text, verdicts in zip(texts, found, strict=True):
+        alone = [
+            check_expressions([(text, [value])], ("x", "y"), [argument])[0]
+            for argument, value in zip(ARGUMENTS, expected, strict=True)
+        ]
+        assert verdicts == alone, text
+    whole = check_expressions([(text, expected) for text in texts], ("x", "y"), ARGUMENTS)
+    assert [all(verdicts) for verdicts in found] == whole
+
+
+def test_no_value_on_one_argument_is_wrong_on_all():
+    assert check_each_argument([("7%x", [0, 0, 0, 0])], ("x", "y"), ARGUMENTS) == [[False] * 4]
+    assert check_each_argument([], ("x", "y"), ARGUMENTS) == []

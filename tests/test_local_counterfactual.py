@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from local_fixtures import PROBLEMS, codec, random_policy, random_prompts, train_config
+from local_fixtures import PROBLEMS, SIZES, codec, random_policy, random_prompts, train_config
 
 from rlvr.config import Recipe, load_scale
 from rlvr.config_corrections import Counterfactual, SelfCorrection
@@ -22,13 +22,17 @@ from rlvr.engines.local.accounting import table_of
 from rlvr.engines.local.corrections import choose_targets, correct
 from rlvr.engines.local.counterfactual import CounterfactualRun, correction_batch, describe
 from rlvr.engines.local.packing import pack
-from rlvr.engines.local.rollout import collect, training_problems
+from rlvr.engines.local.policy import new_policy
+from rlvr.engines.local.rollout import Rollout, collect, training_problems
+from rlvr.engines.local.sampling import Samples
 from rlvr.engines.local.self_correction import SelfCorrectionRun
 from rlvr.engines.local.training import Job, _Run, run_of, train
 from rlvr.engines.local.update import MiniBatch, Updater, kl_penalty, minibatches, response_log_prob
 from rlvr.engines.training import LocalTraining
 from rlvr.evaluation.compute import Ledger, ModelShape
 from rlvr.objectives import get
+from rlvr.problems import get_task
+from rlvr.problems.tokenizer import Codec, build_tokenizer
 from rlvr.recipes import check_recipes
 from rlvr.storage import fingerprint
 
@@ -104,6 +108,46 @@ def test_at_most_so_many_targets_of_a_group(rollout):
     assert len(set(groups)) == len(groups) and references.shape == (len(rows), 1)
     wrong = (rollout.rewards.view(4, 4) == 0).any(1)
     assert groups == wrong.nonzero().squeeze(-1).tolist()
+
+
+def test_groups_without_a_right_response_may_be_left_out(rollout):
+    rewards = rollout.rewards.clone()
+    rewards[:4] = 0.0  # a group that is all wrong
+    some = dataclasses.replace(rollout, rewards=rewards)
+    every, _ = choose_targets(some, Counterfactual(), seed=0)
+    kept, references = choose_targets(some, Counterfactual(wrong_references=False), seed=0)
+    assert set(range(4)) <= set(every.tolist()) and not set(range(4)) & set(kept.tolist())
+    assert (rewards[references.flatten()] == 1).all()
+    has_right = (rewards.view(4, 4) == 1).any(1)
+    assert kept.tolist() == [row for row in every.tolist() if has_right[row // 4]]
+
+
+def test_failing_tests_are_run_for_the_operator_that_asks_for_them():
+    """On the program task: distances are shares of tests with other verdicts, by running every expression."""
+    task = get_task("program")
+    words = Codec(build_tokenizer(task.words))
+    policy = new_policy(SIZES, len(words), words.eos_id, words.pad_id, 0)
+    problems = task.generate("train", 2, 0, (1, 2))
+    texts = [problems[0].solution, "x", "3", "y", problems[1].solution, "x+y", "2", "y"]
+    ids = words.encode_batch(texts, end=True)
+    width = max(map(len, ids))
+    tokens = torch.tensor([row + [words.pad_id] * (width - len(row)) for row in ids])
+    lengths = torch.tensor([len(row) for row in ids])
+    samples = Samples(tokens, lengths, torch.zeros(tokens.shape), torch.ones(8, dtype=torch.bool))
+    rewards = torch.tensor([1.0, 0, 0, 0] * 2)
+    prompts = words.encode_batch(p.prompt for p in problems)
+    rollout = Rollout(prompts, samples, rewards, torch.zeros(8), 4)
+    found = correct(
+        policy, words, problems, rollout, Counterfactual(operator="failing_tests", template="problem_last"),
+        max_new_tokens=8, temperature=1.0, advantage_std="unbiased", seed=1,
+    ).corrected  # fmt: skip
+    corrected, _ = words.responses(found.samples.responses())
+    for n, row in enumerate(found.rows.tolist()):
+        gold = problems[row // 4].answer
+        (own,) = task.outcomes([texts[row]], [gold])
+        for c, outcome in enumerate(task.outcomes(corrected[4 * n : 4 * n + 4], [gold] * 4)):
+            expected = sum(outcome[k] != own[k] for k in own) / len(own)
+            assert float(found.distance[n, c]) == pytest.approx(expected)
 
 
 def test_a_rollout_without_a_wrong_response_has_no_second_pass(rollout, problems):

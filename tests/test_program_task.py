@@ -179,6 +179,16 @@ def test_wrong_solutions_are_wrong_and_close(splits):
     ]
 
 
+def test_outcomes_say_which_tests_fail():
+    task = get_task("program")
+    found = task.outcomes(["max(x,3)", "x+0", "3"], ["least 3"] * 3)
+    for text, verdicts in zip(("max(x,3)", "x+0", "3"), found, strict=True):
+        slow = {str(n): eval(text, {}, {"x": x, "y": y}) == max(x, 3) for n, (x, y) in enumerate(PROBES)}
+        assert verdicts == slow
+    with pytest.raises(ValueError, match="got 1 and 2"):
+        task.outcomes(["x"], ["least 3"] * 2)
+
+
 def test_public_tests_are_fewer_and_let_wrong_programs_pass():
     assert len(PUBLIC) < len(PROBES) and set(PUBLIC) <= set(PROBES)
     gold = "least 2|add 1"

@@ -13,9 +13,29 @@ from pipelines.inputs import ARM, instances, notebook_of
 from rlvr.config import Scale, load_scale, load_yaml
 
 ROOT_SCALE = PROJECT / "params.yaml"
-SCALES = [ROOT_SCALE, *sorted(PROJECT.glob("pipelines/scales/*/params.yaml"))]
-GRAPH: dict[str, dict] = load_yaml(PROJECT / "dvc.yaml")["stages"]
-STAGES = {name: stage for name, stage in GRAPH.items() if name != "inputs"}  # those that run a notebook
+OF_SCALES = PROJECT / "pipelines/scales"
+SCALES = [ROOT_SCALE, *sorted(OF_SCALES.glob("*/params.yaml"))]
+#: Of the papers that have a graph of their own, ``<scale>/<paper>`` and parts of it.
+OF_PAPERS = sorted(OF_SCALES.glob("*/*/**/params.yaml"))
+
+
+def paper_of(path: Path) -> str:
+    """``ibpo`` of ``pipelines/scales/laptop/ibpo/params.yaml``; empty for a scale's own file."""
+    if path == ROOT_SCALE:
+        return ""
+    return "/".join(path.parent.relative_to(OF_SCALES).parts[1:])
+
+
+def stages_of(path: Path) -> dict[str, dict]:
+    """All stages of the dvc.yaml beside a scale file, under their paper's name."""
+    paper, graph = paper_of(path), load_yaml(path.with_name("dvc.yaml"))["stages"]
+    return {f"{paper}/{name}" if paper else name: stage for name, stage in graph.items()}
+
+
+LAPTOP = [ROOT_SCALE, *(path for path in OF_PAPERS if path.relative_to(OF_SCALES).parts[0] == "laptop")]
+GRAPH: dict[str, dict] = {name: stage for path in LAPTOP for name, stage in stages_of(path).items()}
+# those that run a notebook
+STAGES = {name: stage for name, stage in GRAPH.items() if name.split("/")[-1] != "inputs"}
 PRETRAINED: dict[str, dict] = load_yaml(PROJECT / "pipelines/scales/pretrained/dvc.yaml")["stages"]
 EVERY = STAGES | PRETRAINED
 
@@ -27,6 +47,8 @@ OF_EXPERIMENTS = ("rlvr.analysis.setting_study", "rlvr.engines.jobs")
 #: Parameters a stage's code names without their deciding its results: (stage, parameter) -> why.
 NO_PARAMETER_OF_RESULTS = {
     ("ablate", "recipes"): "as train",
+    ("train", "paper"): "whether MPO's modules are warmed up; of NFPO's graph there are none",
+    ("ablate", "paper"): "as train",
     ("train", "recipes"): "only whether the arm exists; its recipe is a parameter",
     ("evaluate_base", "seeds"): "read for trained arms alone",
     ("evaluate_base", "train.lags"): "read for trained arms alone",
@@ -35,23 +57,28 @@ NO_PARAMETER_OF_RESULTS = {
         (stage, "workers"): "how many single-threaded processes run side by side changes no number"
         for stage in ("train", "ablate", "evaluate", "evaluate_ablations", "evaluate_base", "surrogate")
     },
+    **{
+        (stage, "workers"): "as above"
+        for stage in ("ibpo/train", "ibpo/ablate", "ibpo/evaluate", "ibpo/revise", "ibpo/mechanism")
+    },
 }
 
 
 def scale_id(path: Path) -> str:
-    return path.parent.name if path != ROOT_SCALE else "root"
+    return path.parent.relative_to(OF_SCALES).as_posix() if path != ROOT_SCALE else "root"
 
 
 # --- scale files -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", SCALES, ids=scale_id)
+@pytest.mark.parametrize("path", [*SCALES, *OF_PAPERS], ids=scale_id)
 def test_a_scale_file_loads_and_leads_back_to_itself(path):
     scale = load_scale(path)
     assert (path.parent / scale.root).resolve() == PROJECT
     assert (PROJECT / scale.scale_file).resolve() == path.resolve()
     if path != ROOT_SCALE:
-        assert path.parent.name == scale.scale
+        paper = [scale.paper, scale.part] if path in OF_PAPERS else []
+        assert [scale.scale, *filter(None, paper)] == list(path.parent.relative_to(OF_SCALES).parts)
 
 
 @pytest.mark.parametrize("path", SCALES[1:], ids=scale_id)
@@ -62,10 +89,19 @@ def test_every_scale_has_the_same_graph(path):
     assert graph.read_bytes() == (PROJECT / "dvc.yaml").read_bytes()
 
 
-@pytest.mark.parametrize("path", SCALES, ids=scale_id)
+@pytest.mark.parametrize("path", OF_PAPERS, ids=scale_id)
+def test_every_scale_of_a_paper_has_its_graph(path):
+    graph = path.with_name("dvc.yaml")
+    laptop = OF_SCALES / "laptop" / paper_of(path) / "dvc.yaml"
+    assert graph.resolve() == laptop.resolve() and not laptop.is_symlink()
+
+
+@pytest.mark.parametrize("path", [*SCALES, *OF_PAPERS], ids=scale_id)
 def test_every_parameter_a_stage_names_is_in_the_scale_file(path):
     raw = load_yaml(path)
-    for name, stage in STAGES.items():
+    for name, stage in stages_of(path).items():
+        if name.split("/")[-1] == "inputs":
+            continue
         for key in parameters_of(stage):
             for arm in raw["arms"]:
                 value = raw
@@ -152,7 +188,9 @@ def files_of(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_depends_on_its_own_inputs(name):
-    own = "runs/${scale}/inputs/" + name + (f"-{ARM}" if "matrix" in STAGES[name] else "") + ".json"
+    paper, _, short = name.rpartition("/")
+    own = f"runs/${{scale}}/{paper}/inputs/{short}" if paper else f"runs/${{scale}}/inputs/{short}"
+    own += (f"-{ARM}" if "matrix" in STAGES[name] else "") + ".json"
     assert STAGES[name]["deps"][0] == own
     assert not [dep for dep in STAGES[name]["deps"] if dep.startswith(("lib/", "notebooks/"))]
 
@@ -160,7 +198,7 @@ def test_a_stage_depends_on_its_own_inputs(name):
 @pytest.mark.parametrize("path", SCALES, ids=scale_id)
 def test_every_arm_of_a_matrix_has_its_file(path):
     raw = load_yaml(path)
-    for name, stage in STAGES.items():
+    for name, stage in stages_of(path).items():
         if "matrix" in stage:
             (arms,) = stage["matrix"].values()
             wanted = raw["ablations"]["arms"] if arms == "${ablations.arms}" else raw["arms"]
@@ -191,13 +229,13 @@ def test_the_code_that_a_notebook_imports_is_a_dependency_of_its_stage():
 
 
 #: Stages that evaluate, and may make tables of benchmarks; the others skip what such a table asks.
-EVALUATING = {"evaluate_base", "evaluate", "evaluate_ablations", "train", "ablate", "base"}
+EVALUATING = {"evaluate_base", "evaluate", "evaluate_ablations", "revise", "train", "ablate", "base"}
 
 
 @pytest.mark.parametrize("name", sorted(n for n, s in STAGES.items() if s["meta"].get("skip")))
 def test_a_stage_without_benchmarks_makes_no_table_of_them(name):
     """Which is why what such a table may import is no input."""
-    if name in EVALUATING:
+    if name.split("/")[-1] in EVALUATING:
         return
     own = [m for m in modules_of(name) if not m.startswith("rlvr.evaluation")]
     trees = [SOURCES.notebook(notebook_of(STAGES[name])), *(SOURCES.tree(SOURCES.file_of(m)) for m in own)]
@@ -224,7 +262,7 @@ def chain(node: ast.AST, name: str) -> tuple[str, ...] | None:
         if isinstance(node, ast.Attribute):
             parts.append(node.attr)
         else:
-            parts.append(node.slice.value if isinstance(node.slice, ast.Constant) else "*")
+            parts.append(str(node.slice.value) if isinstance(node.slice, ast.Constant) else "*")
         node = node.value
     is_loader = isinstance(node, ast.Call) and ast.unparse(node.func) == "load_scale"
     if parts and (is_loader or (isinstance(node, ast.Name) and node.id == name)):
@@ -275,7 +313,8 @@ def parameters_read(notebook: str) -> set[str]:
                     found |= chains(function, argument.arg)
                     pending += [n.id for n in ast.walk(function) if isinstance(n, ast.Name)]
     sections = Scale.model_fields
-    found |= {("train", "lags") for c in found if c[0] == "lags_of"}  # a method of Scale
+    found |= {("train", "lags") for c in found if c[0] == "lags_of"}  # methods of Scale
+    found |= {("seeds",) for c in found if c[0] == "seeds_of"}
     return {".".join(c) for c in found if c[0] in sections}
 
 

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from rlvr.config_base import Count, Positive, Rate
 from rlvr.config_base import Section as _Section
-from rlvr.config_corrections import Counterfactual, SelfCorrection, WarmUpCorrections
+from rlvr.config_corrections import Correcting, Counterfactual, SelfCorrection, WarmUpCorrections
 from rlvr.config_mtp import Critic, Mtp, Sampling
 from rlvr.problems import get_task
 
@@ -104,6 +104,9 @@ class Train(_Section):
     schedule: Literal["constant", "cosine"] = "constant"
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.03
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
+    #: FLOPs that a run may spend (rlvr.engines.local.spending): it ends with the step nearest to them, and
+    #: ``steps`` is only the most that it may take. None: it ends after ``steps``.
+    budget: Rate | None = None
 
     @model_validator(mode="after")
     def _divides(self) -> Train:
@@ -127,6 +130,11 @@ class Train(_Section):
             )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={list(self.betas)} must be two numbers in [0, 1)")
+        if self.budget is not None and self.schedule != "constant":
+            raise ValueError(
+                f"schedule={self.schedule!r} with a budget: allowed is 'constant'; how many steps the budget "
+                "pays for is not known before"
+            )
         return self
 
 
@@ -166,6 +174,7 @@ class Ablations(_Section):
 
     arms: tuple[str, ...]
     lag: Count
+    seeds: tuple[Count, ...] | None = None  # of them alone, some of the scale's; None: all
 
 
 class Evaluate(_Section):
@@ -229,6 +238,8 @@ class Scale(_Section):
 
     scale: str
     paper: Literal["nfpo", "ibpo", "mpo"] = "nfpo"
+    part: str = ""  # of the paper: experiments on another task, in a graph and a folder of their own
+    grouped: bool = False  # one stage trains all arms and one evaluates them: a stage has seconds of its own
     root: str  # path from the scale file's folder to the repository root
     scale_file: str  # this file, from the repository root
     engine: Literal["local", "verl"]  # of training
@@ -248,6 +259,7 @@ class Scale(_Section):
     dynamics: Dynamics | None = None
     surrogate: Surrogate | None = None
     exactness: Exactness | None = None
+    correcting: Correcting | None = None
 
     @model_validator(mode="after")
     def _engine_has_the_device(self) -> Scale:
@@ -257,12 +269,13 @@ class Scale(_Section):
 
     @model_validator(mode="after")
     def _sections_of_the_paper(self) -> Scale:
-        own = {
-            name: getattr(self, name)
-            for name in ("ablations", "theory", "dynamics", "surrogate", "exactness")
+        needed = {
+            "nfpo": ("ablations", "theory", "dynamics", "surrogate", "exactness"),
+            "ibpo": ("ablations", "correcting"),
         }
-        if self.paper == "nfpo" and (missing := [name for name, section in own.items() if section is None]):
-            raise ValueError(f"{', '.join(missing)}: missing, paper 'nfpo' needs them")
+        own = () if self.part else needed.get(self.paper, ())
+        if missing := [name for name in own if getattr(self, name) is None]:
+            raise ValueError(f"{', '.join(missing)}: missing, paper {self.paper!r} needs them")
         return self
 
     @model_validator(mode="after")
@@ -270,7 +283,7 @@ class Scale(_Section):
         every = (*self.arms, *self.ablation_arms)
         if missing := [arm for arm in every if arm not in self.recipes]:
             raise ValueError(f"arms {missing} have no recipe; recipes are {sorted(self.recipes)}")
-        if taken := {"base", "ablations"} & set(self.recipes):
+        if taken := GROUPS & set(self.recipes):
             raise ValueError(f"recipes {sorted(taken)}: these names mean other policies; choose another")
         if twice := set(self.arms) & set(self.ablation_arms):
             raise ValueError(f"ablations.arms={sorted(twice)} are in arms already; an arm is in one of them")
@@ -279,6 +292,13 @@ class Scale(_Section):
                 f"ablations.lag={self.ablations.lag} must be one of train.lags={list(self.train.lags)}: "
                 "ablations are compared with the arms there"
             )
+        if self.ablations and self.ablations.seeds is not None:
+            own = self.ablations.seeds
+            if not own or not set(own) <= set(self.seeds) or len(set(own)) != len(own):
+                raise ValueError(
+                    f"ablations.seeds={list(own)} must be some of seeds={list(self.seeds)}, each once: "
+                    "ablations are compared with the arms there"
+                )
         if self.surrogate and self.surrogate.recipe not in self.arms:
             raise ValueError(
                 f"surrogate.recipe={self.surrogate.recipe!r} is not one of arms={list(self.arms)}"
@@ -294,7 +314,7 @@ class Scale(_Section):
     @property
     def folder(self) -> Path:
         """Where the stages of this file leave their results."""
-        return results_folder({"scale": self.scale, "paper": self.paper})
+        return results_folder({"scale": self.scale, "paper": self.paper, "part": self.part})
 
     @property
     def ablation_arms(self) -> tuple[str, ...]:
@@ -304,6 +324,11 @@ class Scale(_Section):
         """Lags at which an arm is trained."""
         return (self.ablations.lag,) if arm in self.ablation_arms else self.train.lags
 
+    def seeds_of(self, arm: str) -> tuple[int, ...]:
+        """Seeds with which an arm is trained."""
+        own = self.ablations.seeds if arm in self.ablation_arms else None
+        return self.seeds if own is None else own
+
     def run_folder(self, arm: str, seed: int, lag: int) -> Path:
         """Where training leaves a run; ablations apart, so that a stage can depend on them alone."""
         stage = "ablate" if arm in self.ablation_arms else "train"
@@ -311,18 +336,26 @@ class Scale(_Section):
 
     def evaluation_folder(self, arm: str) -> Path:
         """Where the samples of an arm are; those of all ablations are in one folder."""
+        if self.grouped:
+            return self.folder / "evaluate"
         name = "evaluate_ablations" if arm in self.ablation_arms else f"evaluate/{arm}"
         return Path(self.folder, name)
 
-    def evaluated_as(self, name: str) -> tuple[str, ...]:
-        """The arms that one evaluation takes: ``ablations`` are many."""
-        return self.ablation_arms if name == "ablations" else (name,)
+    def arms_of(self, name: str) -> tuple[str, ...]:
+        """The arms that one stage takes: ``arms`` and ``ablations`` are many, ``every`` the base and both."""
+        groups = {"arms": self.arms, "ablations": self.ablation_arms}
+        groups["every"] = ("base", *self.arms, *self.ablation_arms)
+        return groups.get(name, (name,))
+
+
+#: Names that a stage may be given in place of an arm's, and so none of a recipe's.
+GROUPS = frozenset({"base", "arms", "ablations", "every"})
 
 
 def results_folder(scale: Mapping[str, Any]) -> Path:
-    """``runs/<scale>``, and ``runs/<scale>/<paper>`` for another paper than NFPO."""
-    paper = scale.get("paper", "nfpo")
-    return Path("runs", scale["scale"], *([] if paper == "nfpo" else [paper]))
+    """``runs/<scale>``, and ``runs/<scale>/<paper>[/<part>]`` for another paper than NFPO."""
+    paper, part = scale.get("paper", "nfpo"), scale.get("part", "")
+    return Path("runs", scale["scale"], *([] if paper == "nfpo" else [paper]), *([part] if part else []))
 
 
 def load_yaml(path: str | Path) -> Any:

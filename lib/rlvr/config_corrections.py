@@ -18,6 +18,7 @@ class WarmUpCorrections(Section):
     share: Annotated[float, Field(ge=0, lt=1)]  # of a batch
     references: tuple[Count, ...] = (1,)  # references of an example, each number equally often; 0: none
     reference_right: Share = 0.5  # chance that a reference is right; else it is wrong in another way
+    response_right: Share = 0.0  # chance that the response itself is right, and to be kept as it is
     template: str = "compare"
 
     @model_validator(mode="after")
@@ -37,6 +38,9 @@ class Counterfactual(Section):
     references: Count = 1  # K - 1; 0 is the ablation K = 1, correction without comparison
     corrections: Positive = 4  # G_c, corrected outputs of each correction prompt
     targets: Positive | None = None  # wrong responses of a group that are corrected, at most; None: all
+    #: Where no response of a group is right, its responses are compared with other wrong ones [text: G.1];
+    #: False: they are not corrected.
+    wrong_references: bool = True
     shaping_weight: Weight = 0.6  # lambda; 0: no shaping
     scale: Share = 0.5  # rho, of the indicator
     variant: Literal["indicator", "ratio", "mask"] = "indicator"
@@ -70,3 +74,14 @@ class SelfCorrection(Section):
     kl: Weight = 0.01  # the same on whatever else is trained: the second turn, and in stage 2 both
     bonus: Weight = 2.0  # alpha; above 1 in SCoRe
     template: str = "compare"
+
+
+class Correcting(Section):
+    """How IBPO's runs are analysed beside their accuracy."""
+
+    reward: Annotated[float, Field(gt=0, lt=1)] = 0.75  # training reward of Table 2
+    smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1  # of a curve: a mean over so much of the budget
+    batches: Annotated[int, Field(ge=3)]  # rollouts per policy, for the gradients of both tasks
+    weights: tuple[Weight, ...]  # lambda, of the figure of the variance
+    groups: Positive  # simulated ones in it
+    seed: Count

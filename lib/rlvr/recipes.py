@@ -10,6 +10,7 @@ from rlvr.config import Scale
 from rlvr.counterfactual.operators import get_operator
 from rlvr.counterfactual.prompts import TOKEN_TEMPLATES
 from rlvr.engines.local.methods import resolve
+from rlvr.problems import get_task
 
 
 def check_recipes(scale: Scale) -> None:
@@ -28,6 +29,14 @@ def check_recipes(scale: Scale) -> None:
             if given := recipe.counterfactual or recipe.self_correction:
                 check_choice("template", given.template, tuple(TOKEN_TEMPLATES))
             if recipe.counterfactual:
+                if (
+                    recipe.counterfactual.operator == "failing_tests"
+                    and not get_task(scale.problems.task).outcomes
+                ):
+                    raise ValueError(
+                        f"operator='failing_tests': task {scale.problems.task!r} has no tests; allowed are "
+                        "tasks whose responses are run"
+                    )
                 get_operator(recipe.counterfactual.operator, insertions=recipe.counterfactual.insertions)
         except (ValueError, TypeError) as error:
             raise ValueError(f"recipes.{arm}: {error}") from None

@@ -29,6 +29,15 @@ def test_responses_are_wrong_and_references_are_right_as_often_as_said(chance):
     assert all(e.response not in e.references for e in found)
 
 
+def test_some_responses_are_right_already():
+    found = examples(task="program", operations=(2, 4), response_right=0.4)
+    right = [e.response == e.target for e in found]
+    assert sum(right) / len(found) == pytest.approx(0.4, abs=0.08)
+    rewards = get_task("program").rewards([e.response for e in found], [e.problem.answer for e in found])
+    assert rewards == [float(r) for r in right]
+    assert [e.response for e in examples()] == [e.response for e in examples(response_right=0.0)]
+
+
 def test_numbers_of_references_are_equally_frequent():
     found = [len(e.references) for e in examples(references=(0, 1, 3))]
     assert set(found) == {0, 1, 3} and all(abs(found.count(n) - 100) < 30 for n in (0, 1, 3))

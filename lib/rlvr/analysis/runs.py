@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from rlvr.analysis.study import Study
+from rlvr.analysis.study import Study, as_study
+from rlvr.config import Scale
 from rlvr.storage import read_json
 
 #: Of the graded responses of a language model what analyses read; their texts are gigabytes.
@@ -34,7 +35,7 @@ def _complete(study: Study, arm: str, seed: int, lag: int) -> Path:
     return folder
 
 
-def load_metrics(study: Study, arms: Iterable[str]) -> pd.DataFrame:
+def load_metrics(study: Study | Scale, arms: Iterable[str]) -> pd.DataFrame:
     """Per-step metrics of all runs: columns arm, lag, seed, step and the metrics.
 
     The accuracy after the last update stands in a row of its own at ``step == steps``, where every other
@@ -44,9 +45,9 @@ def load_metrics(study: Study, arms: Iterable[str]) -> pd.DataFrame:
     Raises:
         FileNotFoundError: a run is missing. ValueError: one ended early. Both say how it is made.
     """
-    frames = []
+    study, frames = as_study(study), []
     for arm in arms:
-        for seed in study.seeds:
+        for seed in study.seeds_of(arm):
             for lag in study.lags_of(arm):
                 frame = pd.read_parquet(_complete(study, arm, seed, lag) / "metrics.parquet")
                 after = frame.pop("val_pass1_after").iloc[-1]
@@ -58,7 +59,7 @@ def load_metrics(study: Study, arms: Iterable[str]) -> pd.DataFrame:
     return joined[first + [c for c in joined if c not in first]]
 
 
-def load_records(study: Study, arm: str, lag: int) -> pd.DataFrame:
+def load_records(study: Study | Scale, arm: str, lag: int) -> pd.DataFrame:
     """Per-token records of an arm over all seeds; ``run_response`` is unique over seeds.
 
     ``off_policy`` is False for the first minibatch of a step without lag: there pi and mu are the same
@@ -67,8 +68,8 @@ def load_records(study: Study, arm: str, lag: int) -> pd.DataFrame:
     Raises:
         FileNotFoundError: a run or its records are missing. ValueError: a run ended early.
     """
-    frames = []
-    for seed in study.seeds:
+    study, frames = as_study(study), []
+    for seed in study.seeds_of(arm):
         path = _complete(study, arm, seed, lag) / "records.parquet"
         if not path.is_file():
             raise FileNotFoundError(
@@ -83,7 +84,7 @@ def load_records(study: Study, arm: str, lag: int) -> pd.DataFrame:
     return joined
 
 
-def load_samples(study: Study, arms: Iterable[str]) -> pd.DataFrame:
+def load_samples(study: Study | Scale, arms: Iterable[str]) -> pd.DataFrame:
     """Graded held-out responses: columns of :mod:`rlvr.evaluation.samples`; ``seed`` is that of training.
 
     Of experiments :data:`OF_MODELS`, ``arm``, ``seed`` and ``lag`` alone, and ``problem`` has its benchmark
@@ -93,6 +94,7 @@ def load_samples(study: Study, arms: Iterable[str]) -> pd.DataFrame:
         FileNotFoundError: an evaluation is missing. ValueError: one without samples of its arm, or of other
             problems than the first. Each says which, and what makes it.
     """
+    study = as_study(study)
     frames: list[pd.DataFrame] = []
     of_models: dict[Path, frozenset[str]] = {}
     for arm in arms:
@@ -123,13 +125,15 @@ def _check_problems(found: dict[Path, frozenset[str]], path: Path, remedy: str) 
         )
 
 
-def token_counts(study: Study, arms: Iterable[str]) -> pd.DataFrame:
+def token_counts(study: Study | Scale, arms: Iterable[str]) -> pd.DataFrame:
     """Tokens generated and trained and responses verified, summed over seeds, by arm and lag; NaN where the
     metrics of a step were lost."""
-    rows = []
+    study, rows = as_study(study), []
     for arm in arms:
         for lag in study.lags_of(arm):
-            runs = [read_json(_complete(study, arm, seed, lag) / "summary.json") for seed in study.seeds]
+            runs = [
+                read_json(_complete(study, arm, seed, lag) / "summary.json") for seed in study.seeds_of(arm)
+            ]
             keys = ("tokens_generated", "tokens_trained", "responses_verified")
             counts = {k: sum(float("nan") if run[k] is None else run[k] for run in runs) for k in keys}
             rows.append({"arm": arm, "lag": lag} | counts)

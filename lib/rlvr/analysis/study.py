@@ -44,7 +44,7 @@ class Study:
     Attributes:
         scale: what tables and claims call it: the scale, or ``<scale>/<setting>``.
         embedded: whether it is of embedded policies on generated problems; else of language models.
-        seeds: of training; every arm has all of them.
+        seeds: of training; ablations may have some of them alone.
         arms: compared with each other; their names are those of :mod:`rlvr.reporting.style`.
         ablations: arms that differ from others in one thing, and the lag at which they are; a scale file of
             another paper than NFPO may have none.
@@ -90,6 +90,11 @@ class Study:
         """Lags at which an arm was trained."""
         return (self.ablations.lag,) if self.ablations and arm in self.ablations.arms else self.train.lags
 
+    def seeds_of(self, arm: str) -> tuple[int, ...]:
+        """Seeds with which an arm was trained."""
+        own = self.ablations.seeds if self.ablations and arm in self.ablations.arms else None
+        return self.seeds if own is None else own
+
 
 def study_of(params_file: str | Path, setting: str | None = None) -> Study:
     """The runs of a scale file, or those of one setting of a file of experiments.
@@ -107,6 +112,11 @@ def study_of(params_file: str | Path, setting: str | None = None) -> Study:
     if setting is not None:
         raise ValueError(f"setting={setting!r}: {params_file} is a scale file; allowed is None")
     return of_scale(load_scale(params_file))
+
+
+def as_study(runs: Study | Scale) -> Study:
+    """A scale's runs as a study; a study as it is."""
+    return of_scale(runs) if isinstance(runs, Scale) else runs
 
 
 def of_scale(scale: Scale) -> Study:

@@ -3,7 +3,8 @@
 A pretrained model can follow a correction prompt; a model of 79 k parameters has to be shown what it means.
 An example is a correction prompt with a wrong chain (one slip, see :mod:`rlvr.problems.slips`) and
 references, right or differently wrong, and as its target the right solution, which keeps every step before
-the slip and every operation after it.
+the slip and every operation after it. With ``response_right`` some responses are right already: training
+corrects wrong ones alone, but a revision at test time is asked of all.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class CorrectionExample:
     """One example, as text."""
 
     problem: Problem
-    response: str  # wrong
+    response: str  # wrong, or with ``response_right`` sometimes the target itself
     references: tuple[str, ...]
     target: str
 
@@ -54,6 +55,8 @@ def _example(problem: Problem, settings: WarmUpCorrections, draws: Draws) -> Cor
             "`corrupt`"
         )
     wrong = [corrupt(problem, draws)]
+    chance = settings.response_right  # 0 draws nothing: the examples of a warm-up without it stay the same
+    right = chance > 0 and draws.below(1000) < 1000 * chance
     references: list[str] = []
     for _ in range(draws.pick(settings.references)):
         if draws.below(1000) < 1000 * settings.reference_right:
@@ -65,7 +68,9 @@ def _example(problem: Problem, settings: WarmUpCorrections, draws: Draws) -> Cor
                 break
         wrong.append(other)  # a short chain may have no other slip: then the reference is the same
         references.append(other)
-    return CorrectionExample(problem, wrong[0], tuple(references), problem.solution)
+    return CorrectionExample(
+        problem, problem.solution if right else wrong[0], tuple(references), problem.solution
+    )
 
 
 def encode_examples(

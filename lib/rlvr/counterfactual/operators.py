@@ -35,7 +35,7 @@ class Candidate:
 
     ids: Ids  # its tokens, without padding
     program: str | None = None  # of rlvr.verifiers.programs.extract_program
-    tests: Mapping[str, bool | None] | None = None  # of rlvr.counterfactual.programs.outcomes
+    tests: Mapping[str, bool | None] | None = None  # of rlvr.counterfactual.programs.outcomes, or a task's
 
 
 class Comparison(NamedTuple):

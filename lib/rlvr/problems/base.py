@@ -52,6 +52,8 @@ class Task:
     corrupt: Callable[[Problem, Draws], str] | None = None
     grader: str = "integer"  # of evaluations, in rlvr.evaluation.grading
     public_rewards: Callable[..., list[float]] | None = None  # what a selection may look at; None: rewards
+    #: ``outcomes(predictions, golds)``: verdict by test, of tasks whose responses are run against tests.
+    outcomes: Callable[..., list[dict[str, bool]]] | None = None
 
     def train_stream(self, seed: Seed, operations: Operations = (3, 6)) -> Iterator[Problem]:
         """Fresh training problems without end."""

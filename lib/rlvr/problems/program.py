@@ -272,6 +272,23 @@ def public_rewards(
     return _rewards(predictions, golds, finished, PUBLIC)
 
 
+def outcomes(predictions: Sequence[str], golds: Sequence[str]) -> list[dict[str, bool]]:
+    """Verdict on every probe, by its number: which tests a response fails.
+
+    Raises: as :func:`rewards`.
+    """
+    from rlvr.verifiers.expressions import check_each_argument
+
+    if len(predictions) != len(golds):
+        raise ValueError(
+            f"predictions and golds must have one entry each, got {len(predictions)} and {len(golds)}"
+        )
+    expected = {gold: values(gold, PROBES) for gold in dict.fromkeys(golds)}
+    items = [(text, expected[gold]) for text, gold in zip(predictions, golds, strict=True)]
+    found = check_each_argument(items, ("x", "y"), PROBES)
+    return [{str(number): right for number, right in enumerate(verdicts)} for verdicts in found]
+
+
 def _rewards(
     predictions: Sequence[str],
     golds: Sequence[str],
@@ -303,4 +320,5 @@ TASK = Task(
     corrupt=corrupt,
     grader="expression",
     public_rewards=public_rewards,
+    outcomes=outcomes,
 )

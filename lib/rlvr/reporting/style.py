@@ -50,6 +50,10 @@ OBJECTIVE_COLOURS = MappingProxyType(
         "ppo": "#6F63BB",
         # NFPO's ablations: contrast of 3 or more on a light and on a dark page. So many hues cannot all be
         # told apart by everyone: a figure names each arm beside its mark.
+        "gspo8": "#0072B2",
+        "ibpo_ratio": "#D78FB8",
+        "ibpo_mask": "#6A3D9A",
+        "score": "#8C6D31",
         "nfpo_n2": "#D77A6A",
         "nfpo_n8": "#A64B12",
         "nfpo_n16": "#96566A",
@@ -80,6 +84,10 @@ OBJECTIVE_LABELS = MappingProxyType(
         "ibpo": "IBPO",
         "mpo": "MPO",
         "ppo": "PPO",
+        "gspo8": "GSPO, 8 responses",
+        "ibpo_ratio": "IBPO, ratio",
+        "ibpo_mask": "IBPO, mask",
+        "score": "SCoRe",
         "nfpo_n2": "NFPO, N=2",
         "nfpo_n8": "NFPO, N=8",
         "nfpo_n16": "NFPO, N=16",

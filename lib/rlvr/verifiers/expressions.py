@@ -87,7 +87,14 @@ def run(numbers):
     return answers
 
 
-def outcome(number):
+def outcome(number, argument=None):
+    values = results(number)
+    if argument is None:
+        return values
+    return None if values is None else values[argument]
+
+
+def results(number):
     if number not in known:
         left = list(range(number, min(number + BLOCK, len(SOURCES))))
         while left:
@@ -123,13 +130,34 @@ def check_expressions(
         IsolationError: programs cannot be isolated on this machine, and one of the expressions has to be.
         RuntimeError: the sandbox failed; says nothing about the expressions.
     """
+    found = _verdicts(items, tuple(names), tuple(map(tuple, arguments)), each=False)
+    return [verdicts == (True,) for verdicts in found]
+
+
+def check_each_argument(
+    items: Sequence[tuple[str, Sequence[int]]],
+    names: Sequence[str],
+    arguments: Sequence[Sequence[int]],
+) -> list[list[bool]]:
+    """The same, a verdict per item and argument tuple: which of its tests an expression fails.
+
+    An expression that has no whole number on one of the arguments is wrong on all.
+    """
+    found = _verdicts(items, tuple(names), tuple(map(tuple, arguments)), each=True)
+    return [
+        list(verdicts) if len(verdicts) == len(arguments) else [False] * len(arguments) for verdicts in found
+    ]
+
+
+def _verdicts(items: Sequence, names: tuple, arguments: tuple, each: bool) -> list[tuple[bool, ...]]:
+    """Verdicts of every item; none for a text that is not run."""
     unique = list(dict.fromkeys((text, tuple(expected)) for text, expected in items))
     run = [item for item in unique if item[0].strip() and len(item[0]) <= LONGEST]
-    verdicts: dict[tuple[str, tuple[int, ...]], bool] = {}
+    found: dict[tuple[str, tuple[int, ...]], tuple[bool, ...]] = {}
     for start in range(0, len(run), BATCH):
         part = run[start : start + BATCH]
-        verdicts |= zip(part, _together(part, tuple(names), tuple(map(tuple, arguments))), strict=True)
-    return [verdicts.get((text, tuple(expected)), False) for text, expected in items]
+        found |= zip(part, _together(part, names, arguments, each), strict=True)
+    return [found.get((text, tuple(expected)), ()) for text, expected in items]
 
 
 @functools.cache
@@ -160,8 +188,15 @@ def is_harmless(text: str, names: Sequence[str]) -> bool:
     return "".join(tokens) == text and words <= {*names, *HARMLESS}
 
 
-def _together(items: list, names: tuple, arguments: tuple) -> list[bool]:
-    tests = tuple(((number,), list(expected)) for number, (_, expected) in enumerate(items))
+def _together(items: list, names: tuple, arguments: tuple, each: bool) -> list[tuple[bool, ...]]:
+    if each:
+        tests = tuple(
+            ((number, argument), value)
+            for number, (_, expected) in enumerate(items)
+            for argument, value in enumerate(expected)
+        )
+    else:
+        tests = tuple(((number,), list(expected)) for number, (_, expected) in enumerate(items))
     task = ProgramTask("expressions", "functional", tests, "outcome", tolerance=0.0)
     harness = _HARNESS.format(
         sources=[text for text, _ in items],
@@ -172,11 +207,13 @@ def _together(items: list, names: tuple, arguments: tuple) -> list[bool]:
     )
     pool = shared_pool(LIMITS, _network(tuple(text for text, _ in items), names), ())
     result = pool.verify(harness, task, form="code", stop_early=False)
-    if len(result.outcomes) == len(items):
-        return list(result.outcomes)
+    width = len(arguments) if each else 1
+    if len(result.outcomes) == len(tests):
+        rows = iter(result.outcomes)
+        return [tuple(next(rows) for _ in range(width)) for _ in items]
     if result.correct is None:
         raise RuntimeError(f"expressions could not be checked ({result.reason}): {result.first_failure}")
     if len(items) == 1:
-        return [False]  # it took the box down with it
+        return [(False,) * width]  # it took the box down with it
     half = len(items) // 2
-    return _together(items[:half], names, arguments) + _together(items[half:], names, arguments)
+    return _together(items[:half], names, arguments, each) + _together(items[half:], names, arguments, each)

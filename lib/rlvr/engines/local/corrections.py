@@ -10,7 +10,9 @@ sampler under its correction prompt [choice].
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice, repeat
 
 import torch
 from torch import Tensor
@@ -24,7 +26,7 @@ from rlvr.counterfactual.rewrite import full_rewrites
 from rlvr.engines.local.policy import Policy
 from rlvr.engines.local.rollout import Rollout, derive_seed, grade
 from rlvr.engines.local.sampling import Samples, sample
-from rlvr.problems import Problem
+from rlvr.problems import Problem, get_task
 from rlvr.problems.tokenizer import Codec
 from rlvr.rewards import (
     accepted_corrections,
@@ -150,14 +152,18 @@ def _sample_corrections(
         accuracy = torch.tensor(graded).view(-1, count)
         tokens = samples.responses()
         texts = [tokens[n * count : (n + 1) * count] for n in range(len(prompts))]
-    targets = [responses[row] for row in rows.tolist()]
+    asked = [problems[group] for group in groups]
     mask = rollout.samples.response_mask[rows]
+    each = ([responses[row]] for row in rows.tolist())
+    targets, known, found = (
+        _candidates(codec, asked, of, settings.operator == "failing_tests") for of in (each, shown, texts)
+    )
     found = compare_batch(
         get_operator(settings.operator, insertions=settings.insertions),
-        [problems[group] for group in groups],
-        _candidates(codec, targets),
-        [_candidates(codec, known) for known in shown],
-        [_candidates(codec, some) for some in texts],
+        asked,
+        [target for (target,) in targets],
+        known,
+        found,
         mask,
     )
     rewrite = torch.zeros(len(rows), count, dtype=torch.bool)
@@ -184,10 +190,20 @@ def _sample_corrections(
     )
 
 
-def _candidates(codec: Codec, responses: list[list[int]]) -> list[Candidate]:
-    """Token ids, end token included [choice], and the text, which some operators read as a program."""
-    texts, _ = codec.responses(responses)
-    return [Candidate(ids, text) for ids, text in zip(responses, texts, strict=True)]
+def _candidates(
+    codec: Codec, problems: list[Problem], responses: Iterable[list[list[int]]], tested: bool
+) -> list[list[Candidate]]:
+    """Of each problem some responses: token ids, end token included [choice], the text, which some operators
+    read as a program, and with ``tested`` the verdicts on its tests."""
+    responses = list(responses)
+    flat = [ids for some in responses for ids in some]
+    texts, _ = codec.responses(flat)
+    tests: Iterable = repeat(None)
+    if tested and problems:
+        golds = [problem.answer for problem, some in zip(problems, responses, strict=True) for _ in some]
+        tests = get_task(problems[0].kind).outcomes(texts, golds)
+    every = (Candidate(ids, text, verdicts) for ids, text, verdicts in zip(flat, texts, tests, strict=False))
+    return [list(islice(every, len(some))) for some in responses]
 
 
 def choose_targets(rollout: Rollout, settings: Counterfactual, seed: int) -> tuple[Tensor, Tensor]:
@@ -199,6 +215,8 @@ def choose_targets(rollout: Rollout, settings: Counterfactual, seed: int) -> tup
     accuracy = rollout.rewards.view(-1, size)
     chosen = choose_references(accuracy, settings.references, derive_seed(_REFERENCES, seed))
     wrong = accuracy == 0
+    if not settings.wrong_references:
+        wrong &= (accuracy == 1).any(1, keepdim=True)
     if settings.targets is not None:
         wrong &= wrong.cumsum(1) <= settings.targets
     group, member = wrong.nonzero(as_tuple=True)

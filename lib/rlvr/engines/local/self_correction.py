@@ -53,6 +53,8 @@ class SelfCorrectionRun(_Run):
 
     @property
     def stage(self) -> int:
+        if self.job.train.budget is not None:
+            return 1 if self.share < self.settings.stage1_share else 2
         return 1 if self.done < self.first_stage else 2
 
     def _collect(self, behaviour: Policy, problems: list[Problem]) -> TwoTurns:

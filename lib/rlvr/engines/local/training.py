@@ -30,6 +30,7 @@ from rlvr.engines.local.rollout import (
     validation_problems,
 )
 from rlvr.engines.local.schedule import learning_rate
+from rlvr.engines.local.spending import is_spent, share_spent
 from rlvr.engines.local.update import MiniBatch, Updater, minibatches, response_log_prob
 from rlvr.problems import Problem
 from rlvr.problems.tokenizer import Codec
@@ -109,8 +110,8 @@ def train(
     job: Job,
     out: str | Path,
     scratch: str | Path,
-    on_progress: OnProgress | None = None,
     modules: str | Path | None = None,
+    on_progress: OnProgress | None = None,
 ) -> None:
     """Train; leaves ``config.json``, ``metrics``, ``records`` and ``compute.parquet``, ``summary.json`` and
     ``final/`` in ``out``.
@@ -121,12 +122,14 @@ def train(
         out: written as a whole when the run is complete, not before.
         scratch: folder for the checkpoint; a killed run continues from it, with the same final numbers.
             A checkpoint of another job is removed.
+        modules: folder with the warmed-up MTP modules of a method that has them, as many as it needs or
+            more; None: the run warms them up.
         on_progress: called with (steps done, steps).
-        modules: folder with the warmed-up MTP modules of a method that has them; None: the run warms them up.
 
     Raises:
         ValueError: unknown objective or parameter, or a checkpoint that cannot be read.
-        RuntimeError: sampler and trainer disagree at the start, or the run ended short of its steps.
+        RuntimeError: sampler and trainer disagree at the start, or the run ended short of its steps or of its
+            budget.
         FloatingPointError: a gradient is not finite.
     """
     base, out, scratch = Path(base), Path(out), Path(scratch)
@@ -139,11 +142,11 @@ def train(
     run.restore(state)
     if state is None:
         run.prepare(modules)
-    while run.done < job.train.steps:
+    while not run.finished:
         run.step()
         if on_progress:
-            on_progress(run.done, job.train.steps)
-        if run.done % job.train.checkpoint_every == 0 or run.done == job.train.steps:
+            on_progress(run.done, max(run.done, round(run.done / run.share)))
+        if run.done % job.train.checkpoint_every == 0 or run.finished:
             run.state().save(checkpoint)
     run.write(out, base)
 
@@ -221,6 +224,28 @@ class _Run:
             compute_rows=self.compute_rows,
         )
 
+    @property
+    def share(self) -> float:
+        """How much of the training is done: of its steps, or of its budget."""
+        budget = self.job.train.budget
+        if budget is None:
+            return self.done / self.job.train.steps
+        return share_spent(self.compute_rows, self.policy.shape, budget)
+
+    @property
+    def finished(self) -> bool:
+        config = self.job.train
+        if config.budget is None:
+            return self.done >= config.steps
+        if is_spent(self.compute_rows, self.policy.shape, config.budget):
+            return True
+        if self.done >= config.steps:
+            raise RuntimeError(
+                f"run {self.job.name} spent {self.share:.0%} of its budget in train.steps={config.steps}: "
+                "more are needed"
+            )
+        return False
+
     def step(self) -> None:
         job, config, index = self.job, self.job.train, self.done
         if config.schedule != "constant":
@@ -257,10 +282,10 @@ class _Run:
         if len(self.past) > job.lag:
             self.past.pop(0)
         self.done += 1
-        if self.done == config.steps:
+        self.compute_rows.append(self.compute.row(self.done))
+        if self.finished:
             row["val_pass1_after"] = self._validate()
         self.metrics.append(row)
-        self.compute_rows.append(self.compute.row(self.done))
 
     def _collect(self, behaviour: Policy, problems: list[Problem]) -> Rollout:
         seed = derive_seed(_ROLLOUT, self.job.seed, self.done)
@@ -357,7 +382,7 @@ class _Run:
         return [out]
 
     def write(self, out: Path, base: Path) -> None:
-        if self.done != self.job.train.steps:
+        if not self.finished:
             raise RuntimeError(f"run {self.job.name} reached step {self.done} of {self.job.train.steps}")
         with atomic_dir(out) as partial:
             write_json(partial / "config.json", self.job.to_dict() | {"identity": self.identity})
@@ -370,7 +395,9 @@ class _Run:
             pd.DataFrame(self.compute_rows).fillna(0).astype("int64").to_parquet(
                 partial / "compute.parquet", index=False
             )
-            summary = {"reached_step": self.done, "requested_steps": self.job.train.steps, **self.counts}
+            # with a budget, as many steps as it paid for
+            wanted = self.job.train.steps if self.job.train.budget is None else self.done
+            summary = {"reached_step": self.done, "requested_steps": wanted, **self.counts}
             write_json(partial / "summary.json", summary)
             self.policy.with_theta(self.updater.theta.detach()).save_pretrained(partial / "final")
             self.codec.save(partial / "final")

@@ -1,0 +1,231 @@
+"""Scores of IBPO's arms and of its baselines: one number per method, training seed and held-out problem.
+
+Three kinds of method share this form: trained policies (mean verdict of their samples), revisions at test
+time (mean verdict of the revisions), and Best-of-N (its expected verdict). What the tables and tests do
+with them is then the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from rlvr.evaluation import Estimate, best_of_n, bootstrap_mean, holm, seed_interval, seed_tests
+from rlvr.reporting.claims_ibpo import EASY, HARD
+
+#: Rows of Table 1 in the paper's order, and after them what it does not have.
+TABLE_1 = MappingProxyType(
+    {
+        "ibpo": "GSPO + IBPO",
+        "ibpo_ratio": "GSPO + IBPO (ratio)",
+        "ibpo_mask": "GSPO + IBPO (mask)",
+        "gspo": "GSPO",
+        "gspo_prompt": "GSPO with prompt",
+        "score_second": "GSPO with SCoRe",
+        "gspo_best": "GSPO with best of 8",
+    }
+)
+BESIDE = MappingProxyType(
+    {
+        "gspo8": "GSPO, 8 responses to a prompt",
+        "gspo8_prompt": "that with prompt",
+        "gspo8_best": "that with best of 8",
+        "score": "SCoRe, first turn",
+        "ibpo_prompt": "GSPO + IBPO with prompt",
+        "ibpo_best": "GSPO + IBPO with best of 8",
+    }
+)
+BASELINES = ("gspo", "gspo_prompt", "score_second", "gspo_best", "gspo8")
+LABELS = MappingProxyType({**TABLE_1, **BESIDE})
+BEST_OF = 8
+
+
+def score_frame(samples: pd.DataFrame, revised: pd.DataFrame, selected: pd.DataFrame) -> pd.DataFrame:
+    """``method, seed, problem, score, difficulty, base``; ``base``: the base model's share of right samples.
+
+    Args:
+        samples: graded, of ``base`` and every arm, lag 0, with ``arm``, ``seed``, ``problem``, ``correct``
+            and ``difficulty``.
+        revised: of :func:`rlvr.evaluation.test_time.revise_arms`.
+        selected: of :func:`rlvr.evaluation.test_time.select_arms`; N is 8, or as many samples as there are.
+    """
+    trained = samples.assign(method=samples["arm"])
+    parts = [_means(trained), _means(revised)]
+    for (method, seed), own in selected.groupby(["method", "seed"], sort=False):
+        wide = own.pivot(index="problem", columns="sample", values=["correct", "passes"]).astype("float64")
+        n = min(BEST_OF, wide["correct"].shape[1])
+        score = best_of_n(wide["correct"], wide["passes"], n)
+        parts.append(pd.DataFrame({"method": method, "seed": seed, "problem": wide.index, "score": score}))
+    found = pd.concat(parts, ignore_index=True)
+    base = found[found["method"] == "base"].set_index("problem")["score"]
+    difficulty = samples.drop_duplicates("problem").set_index("problem")["difficulty"]
+    return found[found["method"] != "base"].assign(
+        difficulty=lambda f: f["problem"].map(difficulty), base=lambda f: f["problem"].map(base)
+    )
+
+
+def _means(samples: pd.DataFrame) -> pd.DataFrame:
+    correct = samples.assign(score=samples["correct"].astype("Float64").astype("float64"))
+    return correct.groupby(["method", "seed", "problem"], sort=False)["score"].mean().reset_index()
+
+
+def sets_of(scores: pd.DataFrame) -> dict[str, pd.Series]:
+    """Held-out sets, which stand for benchmarks, as conditions on rows: by number of operations, and all."""
+    found = {
+        f"{n} operation{'s' if n > 1 else ''}": scores["difficulty"] == n
+        for n in sorted(scores["difficulty"].unique())
+    }
+    return found | {"all": pd.Series(True, index=scores.index)}
+
+
+def by_seed(scores: pd.DataFrame, method: str) -> pd.Series:
+    """Accuracy of every training seed, a mean over problems, by rising seed.
+
+    Raises:
+        ValueError: no such method.
+    """
+    own = scores[scores["method"] == method]
+    if own.empty:
+        raise ValueError(f"scores hold no method {method!r}; there are {sorted(scores['method'].unique())}")
+    return own.groupby("seed")["score"].mean().sort_index()
+
+
+def accuracy(scores: pd.DataFrame, method: str, confidence: float) -> Estimate:
+    """Mean over seeds, Student's t over seeds."""
+    values = by_seed(scores, method)
+    return seed_interval(values.to_numpy(), values.index.tolist(), confidence=confidence)
+
+
+def bootstrapped(scores: pd.DataFrame, method: str, confidence: float, resamples: int) -> Estimate:
+    """Mean over seeds with a bootstrap over them, as the paper has it: with five of them too narrow."""
+    values = by_seed(scores, method)
+    seeds = values.index.tolist()
+    return bootstrap_mean(
+        values.to_numpy(), seeds, confidence=confidence, resamples=resamples, seeds=seeds, n_unit="seeds"
+    )
+
+
+def differences(scores: pd.DataFrame, a: str, b: str) -> pd.Series:
+    """``a - b`` of every seed that both have, a mean over problems.
+
+    Raises:
+        ValueError: no common seed, or other problems.
+    """
+    wide = scores[scores["method"].isin((a, b))].pivot(
+        index=["seed", "problem"], columns="method", values="score"
+    )
+    both = wide.dropna() if {a, b} <= set(wide.columns) else wide.head(0)
+    if both.empty:
+        raise ValueError(f"{a} and {b} have no seed in common")
+    seeds = both.index.get_level_values("seed").unique()
+    if wide.loc[seeds].isna().any(axis=None):
+        raise ValueError(f"{a} and {b} were evaluated on different problems")
+    return (both[a] - both[b]).groupby("seed").mean().sort_index()
+
+
+def difference(scores: pd.DataFrame, a: str, b: str, confidence: float) -> Estimate:
+    """Mean over seeds of ``a - b``, paired by seed and problem, Student's t over seeds."""
+    found = differences(scores, a, b)
+    return seed_interval(found.to_numpy(), found.index.tolist(), confidence=confidence)
+
+
+def score_table(
+    scores: pd.DataFrame, methods: Mapping[str, str], confidence: float, resamples: int
+) -> pd.DataFrame:
+    """Table 1: a row per method, a column per held-out set; cells by :func:`bootstrapped`."""
+    columns = {
+        name: {
+            label: bootstrapped(scores[rows], method, confidence, resamples)
+            for method, label in methods.items()
+        }
+        for name, rows in sets_of(scores).items()
+    }
+    return pd.DataFrame(columns).rename_axis("method")
+
+
+def p_value_table(
+    scores: pd.DataFrame, method: str, baselines: Iterable[str], confidence: float, resamples: int
+) -> pd.DataFrame:
+    """``method`` against baselines on all problems: differences and p-values, as the paper makes them and as
+    few seeds allow.
+
+    ``bootstrap`` and ``normal`` take five seeds for many (:func:`rlvr.evaluation.seed_tests`); ``Welch`` does
+    not, ``paired t`` also uses that arms with a seed share their problems; ``Holm`` adjusts the last for the
+    number of rows.
+    """
+    baselines = list(baselines)
+    rows, paired = [], []
+    for other in baselines:
+        a, b = by_seed(scores, method), by_seed(scores, other)
+        try:
+            found = seed_tests(
+                a.to_numpy(),
+                b.to_numpy(),
+                a.index.tolist(),
+                b.index.tolist(),
+                resamples=resamples,
+                confidence=confidence,
+            )
+        except ValueError:  # an arm whose seeds are all alike has no interval to test with
+            found = {}
+        each = differences(scores, method, other).to_numpy()
+        p = float(stats.ttest_1samp(each, 0.0).pvalue) if np.ptp(each) > 0 else float(not each.any())
+        paired.append(p)
+        row = {"baseline": LABELS[other], "difference": difference(scores, method, other, confidence)}
+        row |= {
+            f"p, {name}": p_text(found[key].p_value) if found else "unknown" for name, key in _TESTS.items()
+        }
+        rows.append(row | {"p, paired t": p_text(p)})
+    adjusted = holm(paired)
+    return pd.DataFrame(rows).assign(**{"p, Holm": [p_text(p) for p in adjusted]}).set_index("baseline")
+
+
+_TESTS = {"bootstrap": "bootstrap", "normal": "normal", "Welch": "welch"}
+
+
+def p_text(value: float) -> str:
+    """A p-value as a reader sees it."""
+    return "below 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def gain_frame(scores: pd.DataFrame, a: str, b: str, confidence: float) -> pd.DataFrame:
+    """``a - b`` by difficulty: ``by, level, problems, estimate``; by the number of operations and by how
+    often the base model is right (hard, middle, easy: :data:`HARD`, :data:`EASY`)."""
+    rows = []
+    for level in sorted(scores["difficulty"].unique()):
+        rows.append(("operations", str(level), scores[scores["difficulty"] == level]))
+    for level, kept in by_base(scores).items():
+        rows.append(("base model", level, scores[kept]))
+    return pd.DataFrame(
+        [
+            (by, level, own["problem"].nunique(), difference(own, a, b, confidence))
+            for by, level, own in rows
+            if len(own)
+        ],
+        columns=["by", "level", "problems", "estimate"],
+    )
+
+
+def by_base(scores: pd.DataFrame) -> dict[str, pd.Series]:
+    """Conditions on the rows, by the base model's share of right samples."""
+    hard, easy = scores["base"] <= HARD, scores["base"] >= EASY
+    return {"hard": hard, "middle": ~hard & ~easy, "easy": easy}
+
+
+def gain_contrast(scores: pd.DataFrame, a: str, b: str, confidence: float) -> Estimate:
+    """Gain of ``a`` over ``b`` on hard problems minus that on easy ones, over seeds; NaN without either."""
+    kept = by_base(scores)
+    if not kept["hard"].any() or not kept["easy"].any():
+        return Estimate(float("nan"), None, None, 0, "seeds", (), "no problem of one kind")
+    hard, easy = (differences(scores[kept[level]], a, b) for level in ("hard", "easy"))
+    return seed_interval((hard - easy).to_numpy(), hard.index.tolist(), confidence=confidence)
+
+
+def shared_seeds(scores: pd.DataFrame, methods: Sequence[str]) -> tuple[int, ...]:
+    """Seeds that every method has."""
+    seeds = [set(scores.loc[scores["method"] == method, "seed"]) for method in methods]
+    return tuple(sorted(int(seed) for seed in set.intersection(*seeds)))
