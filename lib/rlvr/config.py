@@ -218,6 +218,20 @@ class Exactness(_Section):
         return self
 
 
+class Efficiency(_Section):
+    """Time and memory of MPO's steps by block length K, and of its baselines."""
+
+    blocks: tuple[Positive, ...]
+    repeats: Positive  # measured steps per seed
+
+
+class Bias(_Section):
+    """Bias of n-step estimates on small processes (MPO, B.2)."""
+
+    horizons: tuple[Positive, ...]
+    gamma: Annotated[float, Field(gt=0, lt=1)]
+
+
 class Report(_Section):
     confidence: Annotated[float, Field(gt=0.5, lt=1)]
     bootstrap: Positive
@@ -229,6 +243,8 @@ class Scale(_Section):
 
     scale: str
     paper: Literal["nfpo", "ibpo", "mpo"] = "nfpo"
+    part: str = ""  # of the paper: experiments on another task, in a graph and a folder of their own
+    grouped: bool = False  # one stage trains all arms and one evaluates them: a stage has seconds of its own
     root: str  # path from the scale file's folder to the repository root
     scale_file: str  # this file, from the repository root
     engine: Literal["local", "verl"]  # of training
@@ -248,6 +264,8 @@ class Scale(_Section):
     dynamics: Dynamics | None = None
     surrogate: Surrogate | None = None
     exactness: Exactness | None = None
+    efficiency: Efficiency | None = None
+    bias: Bias | None = None
 
     @model_validator(mode="after")
     def _engine_has_the_device(self) -> Scale:
@@ -257,12 +275,13 @@ class Scale(_Section):
 
     @model_validator(mode="after")
     def _sections_of_the_paper(self) -> Scale:
-        own = {
-            name: getattr(self, name)
-            for name in ("ablations", "theory", "dynamics", "surrogate", "exactness")
+        needed = {
+            "nfpo": ("ablations", "theory", "dynamics", "surrogate", "exactness"),
+            "mpo": ("ablations", "efficiency", "bias"),
         }
-        if self.paper == "nfpo" and (missing := [name for name, section in own.items() if section is None]):
-            raise ValueError(f"{', '.join(missing)}: missing, paper 'nfpo' needs them")
+        own = () if self.part else needed.get(self.paper, ())
+        if missing := [name for name in own if getattr(self, name) is None]:
+            raise ValueError(f"{', '.join(missing)}: missing, paper {self.paper!r} needs them")
         return self
 
     @model_validator(mode="after")
@@ -270,7 +289,7 @@ class Scale(_Section):
         every = (*self.arms, *self.ablation_arms)
         if missing := [arm for arm in every if arm not in self.recipes]:
             raise ValueError(f"arms {missing} have no recipe; recipes are {sorted(self.recipes)}")
-        if taken := {"base", "ablations"} & set(self.recipes):
+        if taken := GROUPS & set(self.recipes):
             raise ValueError(f"recipes {sorted(taken)}: these names mean other policies; choose another")
         if twice := set(self.arms) & set(self.ablation_arms):
             raise ValueError(f"ablations.arms={sorted(twice)} are in arms already; an arm is in one of them")
@@ -291,10 +310,31 @@ class Scale(_Section):
                 raise ValueError(f"{name}={list(values)} must name at least one, and each once")
         return self
 
+    @model_validator(mode="after")
+    def _one_warm_up_of_modules(self) -> Scale:
+        """Shorter blocks take the first modules of the longest, which are warmed up once."""
+        if self.paper != "mpo":
+            return self
+        longest = self.modules
+        if longest is None or self.recipes.get("mpo", Recipe(objective="")).mtp != longest:
+            raise ValueError("recipes.mpo.mtp: paper 'mpo' needs it, with the most blocks of all recipes")
+        for name, recipe in self.recipes.items():
+            for key in ("variant", "hidden", "warmup"):
+                own = getattr(recipe.mtp or longest, key)
+                if own != getattr(longest, key):
+                    raise ValueError(f"recipes.{name}.mtp.{key}={own}: allowed is that of recipes.mpo.mtp")
+        return self
+
+    @property
+    def modules(self) -> Mtp | None:
+        """The MTP modules that are warmed up: those of the recipe with the most blocks."""
+        every = [recipe.mtp for recipe in self.recipes.values() if recipe.mtp is not None]
+        return max(every, key=lambda mtp: mtp.blocks, default=None)
+
     @property
     def folder(self) -> Path:
         """Where the stages of this file leave their results."""
-        return results_folder({"scale": self.scale, "paper": self.paper})
+        return results_folder({"scale": self.scale, "paper": self.paper, "part": self.part})
 
     @property
     def ablation_arms(self) -> tuple[str, ...]:
@@ -311,18 +351,26 @@ class Scale(_Section):
 
     def evaluation_folder(self, arm: str) -> Path:
         """Where the samples of an arm are; those of all ablations are in one folder."""
+        if self.grouped:
+            return self.folder / "evaluate"
         name = "evaluate_ablations" if arm in self.ablation_arms else f"evaluate/{arm}"
         return Path(self.folder, name)
 
-    def evaluated_as(self, name: str) -> tuple[str, ...]:
-        """The arms that one evaluation takes: ``ablations`` are many."""
-        return self.ablation_arms if name == "ablations" else (name,)
+    def arms_of(self, name: str) -> tuple[str, ...]:
+        """The arms that one stage takes: ``arms`` and ``ablations`` are many, ``every`` the base and both."""
+        groups = {"arms": self.arms, "ablations": self.ablation_arms}
+        groups["every"] = ("base", *self.arms, *self.ablation_arms)
+        return groups.get(name, (name,))
+
+
+#: Names that a stage may be given in place of an arm's, and so none of a recipe's.
+GROUPS = frozenset({"base", "arms", "ablations", "every"})
 
 
 def results_folder(scale: Mapping[str, Any]) -> Path:
-    """``runs/<scale>``, and ``runs/<scale>/<paper>`` for another paper than NFPO."""
-    paper = scale.get("paper", "nfpo")
-    return Path("runs", scale["scale"], *([] if paper == "nfpo" else [paper]))
+    """``runs/<scale>``, and ``runs/<scale>/<paper>[/<part>]`` for another paper than NFPO."""
+    paper, part = scale.get("paper", "nfpo"), scale.get("part", "")
+    return Path("runs", scale["scale"], *([] if paper == "nfpo" else [paper]), *([part] if part else []))
 
 
 def load_yaml(path: str | Path) -> Any:

@@ -22,15 +22,20 @@ from rlvr.storage import write_json
 if TYPE_CHECKING:
     from rlvr.engines.jobs.experiments import Experiment, GPUHours
     from rlvr.engines.jobs.jobs import Job
+    from rlvr.engines.local.training import Job as LocalJob
 
 Run = tuple[int, int]  # (seed, lag)
+METHODS = ("counterfactual", "self_correction", "mtp", "critic", "sampling")  # blocks of a recipe
 Engine = Literal["local", "verl"]
 OnProgress = Callable[[int, int], None]
 
 
 @dataclass
 class LocalTraining:
-    """A run per seed and lag, side by side on single-threaded processes."""
+    """A run per seed and lag, side by side on single-threaded processes.
+
+    ``arm`` may name several (:meth:`rlvr.config.Scale.arms_of`); each then has a folder of its own.
+    """
 
     scale: Scale
     arm: str
@@ -41,39 +46,77 @@ class LocalTraining:
         from rlvr.engines.local.training import jobs_of
 
         seeds = self.scale.seeds if self.seed is None else (self.seed,)
-        self.jobs = [job for seed in seeds for job in jobs_of(self.scale, self.arm, seed)]
-        self.steps = self.jobs[0].train.steps
+        self.arms = self.scale.arms_of(self.arm)
+        self.several = self.arms != (self.arm,)
+        self.jobs = [job for arm in self.arms for seed in seeds for job in jobs_of(self.scale, arm, seed)]
+        self.keys = [
+            (job.arm, job.seed, job.lag) if self.several else (job.seed, job.lag) for job in self.jobs
+        ]
+        self.steps = max(job.train.steps for job in self.jobs)
+
+    @property
+    def names(self) -> list[str]:
+        """What the parts of a run's key are."""
+        return ["arm", "seed", "lag"] if self.several else ["seed", "lag"]
 
     @property
     def settings(self) -> dict[str, Any]:
+        if self.several:
+            return {"engine": self.engine, "arms": ", ".join(self.arms)}
         job = self.jobs[0]
-        blocks = {name: getattr(job, name) for name in ("counterfactual", "self_correction")}
+        blocks = {name: getattr(job, name) for name in METHODS}
         given = {name: block.model_dump() for name, block in blocks.items() if block is not None}
         return {"engine": self.engine, "objective": job.objective} | job.parameters | given
 
-    def runs(self, out: str | Path) -> dict[Run, Path]:
-        """Folder of every (seed, lag)."""
-        return run_folders(out, [(job.seed, job.lag) for job in self.jobs], self.seed)
+    def runs(self, out: str | Path) -> dict[tuple, Path]:
+        """Folder of every (seed, lag); of several arms, of every (arm, seed, lag)."""
+        if not self.several:
+            return run_folders(out, self.keys, self.seed)
+        return {
+            key: folder
+            for arm in self.arms
+            for key, folder in _with_arm(arm, run_folders(Path(out, arm), self._runs_of(arm), self.seed))
+        }
+
+    def _runs_of(self, arm: str) -> list[Run]:
+        return [(job.seed, job.lag) for job in self.jobs if job.arm == arm]
 
     def run(self, out: str | Path, scratch: str | Path, on_progress: OnProgress | None = None) -> None:
+        """Train; the longest runs first, so that no process is left alone with one at the end."""
         from rlvr.engines.local.training import train
         from rlvr.engines.local.workers import run_side_by_side
 
-        base = str(self.scale.folder / "base/model")
+        base, modules = str(self.scale.folder / "base/model"), self._modules()
         folders, scratches = self.runs(out), self.runs(scratch)
-        runs = [(job.seed, job.lag) for job in self.jobs]
+        order = sorted(range(len(self.jobs)), key=lambda index: -_weight(self.jobs[index]))
         results = run_side_by_side(
             train,
             [
-                (base, job, str(folders[run]), str(scratches[run]))
-                for job, run in zip(self.jobs, runs, strict=True)
+                (base, self.jobs[i], str(folders[self.keys[i]]), str(scratches[self.keys[i]]), modules)
+                for i in order
             ],
             self.scale.workers,
             on_progress=on_progress,
         )
-        name = "_".join((*self.scale.folder.parts[2:], self.arm))
-        for (seed, lag), (_, seconds) in zip(runs, results, strict=True):
-            write_time(self.scale.scale, name, seed, lag, seconds)
+        for index, (_, seconds) in zip(order, results, strict=True):
+            job = self.jobs[index]
+            name = "_".join((*self.scale.folder.parts[2:], job.arm))
+            write_time(self.scale.scale, name, job.seed, job.lag, seconds)
+
+    def _modules(self) -> str | None:
+        """Folder of the modules that a stage warmed up; a scale without that stage has each run do it."""
+        if self.scale.paper != "mpo":
+            return None
+        return str(self.scale.folder / "warm_up/model")
+
+
+def _with_arm(arm: str, folders: dict[Run, Path]) -> list[tuple[tuple, Path]]:
+    return [((arm, *run), folder) for run, folder in folders.items()]
+
+
+def _weight(job: LocalJob) -> int:
+    """Roughly what a run costs: modules are as many networks again, and a critic is one."""
+    return job.train.steps * ((job.mtp.blocks if job.mtp else 1) + (job.critic is not None))
 
 
 @dataclass
@@ -99,6 +142,8 @@ class VerlTraining:
                 f"{self.experiment.name} cannot be run by verl yet; it needs {self.experiment.needs}"
             )
         self.steps = self.experiment.update.steps
+
+    names = ("seed", "lag")
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -126,25 +126,27 @@ class Evaluation:
 def evaluation_of_arm(scale: Scale, arm: str) -> Evaluation:
     """All policies of one arm, on the held-out problems.
 
-    ``base`` is the policy that training starts from, ``ablations`` all arms of ``scale.ablations`` at once.
+    ``base`` is the policy that training starts from, ``ablations`` all arms of ``scale.ablations`` at once,
+    ``every`` these, ``scale.arms`` and the base.
 
     Column ``seed`` is the seed of training (of the warm-up for ``base``); ``scale.evaluate.seed`` is that of
     sampling, the same for every policy of every arm, which makes comparisons paired.
     """
-    if arm == "base":
-        labels = {"arm": arm, "seed": scale.warmup.seed, "lag": 0}
-        policies = [Candidate(str(scale.folder / "base/model"), arm, labels)]
-    else:
-        policies = [
-            Candidate(
-                str(scale.run_folder(one, seed, lag) / "final"),
-                f"{one} lag {lag}",
-                {"arm": one, "seed": seed, "lag": lag},
-            )
-            for one in scale.evaluated_as(arm)
-            for seed in scale.seeds
-            for lag in scale.lags_of(one)
-        ]
+    wanted = scale.arms_of(arm)
+    policies = [
+        Candidate(
+            str(scale.run_folder(one, seed, lag) / "final"),
+            f"{one} lag {lag}",
+            {"arm": one, "seed": seed, "lag": lag},
+        )
+        for one in wanted
+        if one != "base"
+        for seed in scale.seeds
+        for lag in scale.lags_of(one)
+    ]
+    if "base" in wanted:
+        labels = {"arm": "base", "seed": scale.warmup.seed, "lag": 0}
+        policies.insert(0, Candidate(str(scale.folder / "base/model"), "base", labels))
     sampling = SamplingConfig(
         max_tokens=scale.train.max_new_tokens,
         samples=scale.evaluate.samples,

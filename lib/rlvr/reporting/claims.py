@@ -9,36 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from rlvr.evaluation.intervals import Estimate
 from rlvr.reporting.cells import known, pretty_interval
+from rlvr.reporting.claims_mpo import MPO
+from rlvr.reporting.declared import DeclaredTest
 from rlvr.reporting.records import Claim
 from rlvr.reporting.verdicts import Verdict, combine, judge
 
 #: Largest absolute rounding error that still counts as equality, in units of reward.
 EXACT_TOLERANCE = 1e-12
-
-
-@dataclass(frozen=True)
-class DeclaredTest:
-    """How one claim is tested.
-
-    Attributes:
-        id: claim of the registry.
-        test: what the report prints; ``{margin}`` and ``{confidence}`` come from the scale's report section.
-        parts: name -> the threshold its interval must meet: a keyword of :func:`judge`, and a number,
-            ``"-margin"`` or ``"margin"``.
-        caveat: printed with every verdict.
-        statement: what the verdict is about, where that is less than the registry's whole claim.
-    """
-
-    id: str
-    test: str
-    parts: Mapping[str, tuple[str, float | str]]
-    caveat: str = ""
-    statement: str = ""
 
 
 def _declared(*tests: DeclaredTest) -> Mapping[str, DeclaredTest]:
@@ -196,6 +178,7 @@ DECLARED = _declared(
         """,
         parts={"largest error over its bound": ("at_most", 1 + 1e-9)},
     ),
+    *MPO,
 )
 
 

@@ -109,8 +109,8 @@ def train(
     job: Job,
     out: str | Path,
     scratch: str | Path,
-    on_progress: OnProgress | None = None,
     modules: str | Path | None = None,
+    on_progress: OnProgress | None = None,
 ) -> None:
     """Train; leaves ``config.json``, ``metrics``, ``records`` and ``compute.parquet``, ``summary.json`` and
     ``final/`` in ``out``.
@@ -121,8 +121,9 @@ def train(
         out: written as a whole when the run is complete, not before.
         scratch: folder for the checkpoint; a killed run continues from it, with the same final numbers.
             A checkpoint of another job is removed.
+        modules: folder with the warmed-up MTP modules of a method that has them, as many as it needs or
+            more; None: the run warms them up.
         on_progress: called with (steps done, steps).
-        modules: folder with the warmed-up MTP modules of a method that has them; None: the run warms them up.
 
     Raises:
         ValueError: unknown objective or parameter, or a checkpoint that cannot be read.
