@@ -166,6 +166,7 @@ class Ablations(_Section):
 
     arms: tuple[str, ...]
     lag: Count
+    seeds: tuple[Count, ...] | None = None  # of them alone, some of the scale's; None: all
 
 
 class Evaluate(_Section):
@@ -298,6 +299,13 @@ class Scale(_Section):
                 f"ablations.lag={self.ablations.lag} must be one of train.lags={list(self.train.lags)}: "
                 "ablations are compared with the arms there"
             )
+        if self.ablations and self.ablations.seeds is not None:
+            own = self.ablations.seeds
+            if not own or not set(own) <= set(self.seeds) or len(set(own)) != len(own):
+                raise ValueError(
+                    f"ablations.seeds={list(own)} must be some of seeds={list(self.seeds)}, each once: "
+                    "ablations are compared with the arms there"
+                )
         if self.surrogate and self.surrogate.recipe not in self.arms:
             raise ValueError(
                 f"surrogate.recipe={self.surrogate.recipe!r} is not one of arms={list(self.arms)}"
@@ -343,6 +351,11 @@ class Scale(_Section):
     def lags_of(self, arm: str) -> tuple[int, ...]:
         """Lags at which an arm is trained."""
         return (self.ablations.lag,) if arm in self.ablation_arms else self.train.lags
+
+    def seeds_of(self, arm: str) -> tuple[int, ...]:
+        """Seeds with which an arm is trained."""
+        own = self.ablations.seeds if arm in self.ablation_arms else None
+        return self.seeds if own is None else own
 
     def run_folder(self, arm: str, seed: int, lag: int) -> Path:
         """Where training leaves a run; ablations apart, so that a stage can depend on them alone."""

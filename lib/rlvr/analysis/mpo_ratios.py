@@ -36,7 +36,7 @@ def load_updates(scale: Scale, arms: Sequence[str], lag: int = 0) -> pd.DataFram
     """
     frames = []
     for arm in arms:
-        for seed in scale.seeds:
+        for seed in scale.seeds_of(arm):
             folder = scale.run_folder(arm, seed, lag)
             summary = read_json(folder / "summary.json")
             if summary["reached_step"] != summary["requested_steps"]:

@@ -36,7 +36,7 @@ def load_metrics(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
     """
     frames = []
     for arm in arms:
-        for seed in scale.seeds:
+        for seed in scale.seeds_of(arm):
             for lag in scale.lags_of(arm):
                 frame = pd.read_parquet(_complete(scale.run_folder(arm, seed, lag)) / "metrics.parquet")
                 after = frame.pop("val_pass1_after").iloc[-1]
@@ -55,7 +55,7 @@ def load_records(scale: Scale, arm: str, lag: int) -> pd.DataFrame:
     weights, and ratios differ from 1 by rounding alone.
     """
     frames = []
-    for seed in scale.seeds:
+    for seed in scale.seeds_of(arm):
         frame = pd.read_parquet(_complete(scale.run_folder(arm, seed, lag)) / "records.parquet")
         frames.append(frame.assign(seed=seed))
     joined = pd.concat(frames, ignore_index=True)
@@ -84,7 +84,10 @@ def token_counts(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
     rows = []
     for arm in arms:
         for lag in scale.lags_of(arm):
-            runs = [read_json(_complete(scale.run_folder(arm, s, lag)) / "summary.json") for s in scale.seeds]
+            runs = [
+                read_json(_complete(scale.run_folder(arm, s, lag)) / "summary.json")
+                for s in scale.seeds_of(arm)
+            ]
             keys = ("tokens_generated", "tokens_trained", "responses_verified")
             rows.append({"arm": arm, "lag": lag} | {k: sum(r[k] for r in runs) for k in keys})
     return pd.DataFrame(rows)

@@ -45,10 +45,14 @@ class LocalTraining:
     def __post_init__(self) -> None:
         from rlvr.engines.local.training import jobs_of
 
-        seeds = self.scale.seeds if self.seed is None else (self.seed,)
         self.arms = self.scale.arms_of(self.arm)
         self.several = self.arms != (self.arm,)
-        self.jobs = [job for arm in self.arms for seed in seeds for job in jobs_of(self.scale, arm, seed)]
+        self.jobs = [
+            job
+            for arm in self.arms
+            for seed in (self.scale.seeds_of(arm) if self.seed is None else (self.seed,))
+            for job in jobs_of(self.scale, arm, seed)
+        ]
         self.keys = [
             (job.arm, job.seed, job.lag) if self.several else (job.seed, job.lag) for job in self.jobs
         ]
@@ -104,10 +108,9 @@ class LocalTraining:
             write_time(self.scale.scale, name, job.seed, job.lag, seconds)
 
     def _modules(self) -> str | None:
-        """Folder of the modules that a stage warmed up; a scale without that stage has each run do it."""
-        if self.scale.paper != "mpo":
-            return None
-        return str(self.scale.folder / "warm_up/model")
+        """Folder of the modules that a stage warmed up; where there is none, each run does it itself."""
+        folder = self.scale.folder / "warm_up/model"
+        return str(folder) if folder.is_dir() else None
 
 
 def _with_arm(arm: str, folders: dict[Run, Path]) -> list[tuple[tuple, Path]]:

@@ -141,7 +141,7 @@ def evaluation_of_arm(scale: Scale, arm: str) -> Evaluation:
         )
         for one in wanted
         if one != "base"
-        for seed in scale.seeds
+        for seed in scale.seeds_of(one)
         for lag in scale.lags_of(one)
     ]
     if "base" in wanted:
