@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import matplotlib.ticker
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -31,9 +30,20 @@ _BIASES = {
 _BIAS_COLOURS = ("#0072B2", "#D55E00", "#009E73", MUTED)
 
 
+#: Steps of an ordered setting, from orange to blue: told apart on a light and on a dark page.
+_ORDERED = ("#C98500", "#D55E00", "#C2185B", "#8E4FC0", "#2D6FC4")
+
+
 def sequence_colours(count: int) -> list[str]:
-    """Colours of an ordered setting, from light to dark, all visible on a light and on a dark page."""
-    return list(sns.color_palette("flare", count).as_hex())
+    """Colours of an ordered setting with so many steps, the first and the last at the ends.
+
+    Raises:
+        ValueError: more steps than there are colours.
+    """
+    if not 1 <= count <= len(_ORDERED):
+        raise ValueError(f"count={count}: allowed are 1 to {len(_ORDERED)} steps of an ordered setting")
+    last = max(count - 1, 1)
+    return [_ORDERED[round(i * (len(_ORDERED) - 1) / last)] for i in range(count)]
 
 
 def task_figure(frame: pd.DataFrame, base: Mapping[str, tuple[float, float, float]]) -> Figure:
@@ -137,9 +147,9 @@ def weight_figure(frame: pd.DataFrame, base: float) -> Figure:
     ax.plot(100 * frame["weight"], frame["value"], color=MUTED, linewidth=1, zorder=1)
     for row, colour in zip(frame.itertuples(), colours, strict=True):
         x = 100 * row.weight
-        _seeds(ax, [x + 1] * len(row.points), row.points, colour)
+        _seeds(ax, [x - 1] * len(row.points), row.points, colour)
         interval(ax, x, row.value, row.low, row.high, colour, "s" if row.weight == 0 else "D")
-        ax.annotate(f"{row.value:.3f}", (x, row.value), (7, 0), textcoords="offset points", fontsize=8.5)
+        ax.annotate(f"{row.value:.3f}", (x, row.value), (5, 6), textcoords="offset points", fontsize=8.5)
     ax.axhline(base, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
     ax.annotate(
         "base model", (1, base), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points",
@@ -204,12 +214,6 @@ def _prediction_panels(axes: Sequence[Axes], frame: pd.DataFrame, xlabel: str = 
             ends.append((rows[column].iloc[-1], f"k={k}", colours[k]))
         ax.set(title=title, xlabel=xlabel, ylabel=unit)
         ax.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4, integer=True))
-        if column == "rank":
-            ax.set_yscale("log")
-            ax.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
-            ax.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
-            low, high = 0.8 * frame["rank"].min(), 1.25 * frame["rank"].max()
-            ax.set_yticks([tick for tick in (1, 1.5, 2, 3, 5, 10, 20) if low <= tick <= high])
         label_lines(ax, ends)
 
 
@@ -227,15 +231,9 @@ def bias_figure(frame: pd.DataFrame) -> Figure:
         rows = frame[frame["example"] == name].sort_values("n")
         for (column, (label, dashes)), colour in zip(_BIASES.items(), _BIAS_COLOURS, strict=True):
             shown = rows[rows[column] > 1e-12]
-            ax.plot(
-                shown["n"],
-                shown[column],
-                color=colour,
-                linestyle=dashes,
-                marker="o",
-                markersize=3,
-                label=label,
-            )
+            mark = None if column == "tail_bound" else "o"  # what the bound covers is to be seen
+            line = {"linestyle": dashes, "marker": mark, "markersize": 3}
+            ax.plot(shown["n"], shown[column], color=colour, label=label, **line)
         ax.set_xscale("log", base=2)
         ax.set_xticks(sorted(rows["n"]), [str(n) for n in sorted(rows["n"])])
         ax.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
