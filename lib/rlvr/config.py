@@ -227,6 +227,20 @@ class Exactness(_Section):
         return self
 
 
+class Efficiency(_Section):
+    """Time and memory of MPO's steps by block length K, and of its baselines."""
+
+    blocks: tuple[Positive, ...]
+    repeats: Positive  # measured steps per seed
+
+
+class Bias(_Section):
+    """Bias of n-step estimates on small processes (MPO, B.2)."""
+
+    horizons: tuple[Positive, ...]
+    gamma: Annotated[float, Field(gt=0, lt=1)]
+
+
 class Report(_Section):
     confidence: Annotated[float, Field(gt=0.5, lt=1)]
     bootstrap: Positive
@@ -260,6 +274,8 @@ class Scale(_Section):
     surrogate: Surrogate | None = None
     exactness: Exactness | None = None
     correcting: Correcting | None = None
+    efficiency: Efficiency | None = None
+    bias: Bias | None = None
 
     @model_validator(mode="after")
     def _engine_has_the_device(self) -> Scale:
@@ -272,6 +288,7 @@ class Scale(_Section):
         needed = {
             "nfpo": ("ablations", "theory", "dynamics", "surrogate", "exactness"),
             "ibpo": ("ablations", "correcting"),
+            "mpo": ("ablations", "efficiency", "bias"),
         }
         own = () if self.part else needed.get(self.paper, ())
         if missing := [name for name in own if getattr(self, name) is None]:
@@ -310,6 +327,27 @@ class Scale(_Section):
             if not values or len(set(values)) != len(values):
                 raise ValueError(f"{name}={list(values)} must name at least one, and each once")
         return self
+
+    @model_validator(mode="after")
+    def _one_warm_up_of_modules(self) -> Scale:
+        """Shorter blocks take the first modules of the longest, which are warmed up once."""
+        if self.paper != "mpo":
+            return self
+        longest = self.modules
+        if longest is None or self.recipes.get("mpo", Recipe(objective="")).mtp != longest:
+            raise ValueError("recipes.mpo.mtp: paper 'mpo' needs it, with the most blocks of all recipes")
+        for name, recipe in self.recipes.items():
+            for key in ("variant", "hidden", "warmup"):
+                own = getattr(recipe.mtp or longest, key)
+                if own != getattr(longest, key):
+                    raise ValueError(f"recipes.{name}.mtp.{key}={own}: allowed is that of recipes.mpo.mtp")
+        return self
+
+    @property
+    def modules(self) -> Mtp | None:
+        """The MTP modules that are warmed up: those of the recipe with the most blocks."""
+        every = [recipe.mtp for recipe in self.recipes.values() if recipe.mtp is not None]
+        return max(every, key=lambda mtp: mtp.blocks, default=None)
 
     @property
     def folder(self) -> Path:

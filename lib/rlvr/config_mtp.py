@@ -34,8 +34,19 @@ class Mtp(Section):
     policy_gradient: Literal["stop", "modules", "full"] = "stop"
     #: What else the modules learn by along with the policy: their cross entropy on its responses, or nothing.
     train: Literal["cross_entropy", "none"] = "cross_entropy"
+    #: The ratio of the loss: that of the block, or, as a control, of the token alone with its log ratio
+    #: scaled by b_1, as if every module's log ratio were 0.
+    ratio: Literal["block", "scaled"] = "block"
     lr: Rate  # of the modules, along with the policy
     warmup: MtpWarmUp
+
+    @model_validator(mode="after")
+    def _control_is_of_values(self) -> Mtp:
+        if self.ratio == "scaled" and self.policy_gradient != "stop":
+            raise ValueError(
+                f"ratio='scaled' with policy_gradient={self.policy_gradient!r}: allowed is 'stop'"
+            )
+        return self
 
 
 class Critic(Section):

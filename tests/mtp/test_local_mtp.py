@@ -11,7 +11,7 @@ from local_fixtures import codec, random_policy, random_prompts
 from rlvr.config import Problems
 from rlvr.config_mtp import Mtp
 from rlvr.engines.local.mtp import MtpModules, new_modules, predict
-from rlvr.engines.local.mtp_warmup import warm_up_modules
+from rlvr.engines.local.mtp_warmup import history_frame, warm_up_modules
 from rlvr.engines.local.network import head_logits, packed_states
 from rlvr.engines.local.packing import pack
 from rlvr.engines.local.policy import unflatten
@@ -279,3 +279,22 @@ def test_wrong_settings_are_named():
         settings(blocks=0)
     with pytest.raises(ValueError, match="steps='6' must be a number"):
         settings(steps="6")
+
+
+@pytest.mark.parametrize(("variant", "hidden"), KINDS)
+def test_a_module_reads_no_later_one(variant, hidden):
+    """The first modules alone predict what they predict among all."""
+    policy, modules = random_policy(), stirred(random_policy(), 4, variant, hidden)
+    packed = pack(PROMPTS, responses(), LENGTHS, SIZE)
+    whole, _ = run(policy, modules, packed)
+    part, _ = run(policy, modules.first(3), packed)
+    torch.testing.assert_close(part.log_prob, whole.log_prob[..., :2])
+
+
+def test_a_warm_up_s_history_by_module():
+    row = {"step": 4, "loss": 9.0, "val_loss_2": 1.0, "val_top1_2": 0.5, "val_rank_2": 2.0}
+    row |= {"val_loss_3": 1.5, "val_top1_3": 0.4, "val_rank_3": 3.0}
+    assert history_frame([row]).to_dict("records") == [
+        {"step": 4, "k": 2, "loss": 1.0, "top1": 0.5, "rank": 2.0},
+        {"step": 4, "k": 3, "loss": 1.5, "top1": 0.4, "rank": 3.0},
+    ]

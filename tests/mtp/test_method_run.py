@@ -217,9 +217,26 @@ def test_modules_may_come_from_a_folder(base, tmp_path):
     given, own = contents(tmp_path / "given"), contents(tmp_path / "own")
     assert own.keys() - given.keys() == {"mtp_warmup.parquet"}
     assert all(given[name] == own[name] for name in given if name != "config.json")
-    other = job(blocks={"mtp": mtp(blocks=2), "critic": critic()})
-    with pytest.raises(ValueError, match=r"blocks=3.*allowed are .*blocks=2"):
+    other = job(blocks={"mtp": mtp(blocks=4), "critic": critic()})
+    with pytest.raises(ValueError, match=r"blocks=3.*allowed are .*blocks=4"):
         train(base, other, tmp_path / "x", tmp_path / "s3", modules=tmp_path)
+
+
+@pytest.mark.parametrize("variant", ["parallel", "chained"])
+def test_a_shorter_block_takes_the_first_modules(base, tmp_path, variant):
+    policy = Policy.from_pretrained(base)
+    longest = warm_up_modules(policy, codec(), PROBLEMS, mtp(variant=variant)).modules
+    longest.save(tmp_path)
+    short = job(blocks={"mtp": mtp(variant=variant, blocks=2), "critic": critic()})
+    run = MethodRun(short, policy, codec(), "x")
+    run.prepare(tmp_path)
+    names = longest.state_dict()
+    found = MtpModules(run.updater.modules.shape, run.updater.modules.trainer.snapshot()).state_dict()
+    assert set(found) == {name for name in names if name.startswith("2.")}
+    assert all(torch.equal(found[name], names[name]) for name in found)
+    for blocks in (1, 4):
+        with pytest.raises(ValueError, match=f"blocks={blocks}: allowed are 2 to 3"):
+            longest.first(blocks)
 
 
 def test_the_critic_s_warm_up_trains_the_critic_alone(base):

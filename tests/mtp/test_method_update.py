@@ -223,12 +223,43 @@ def test_metrics_by_hand():
     assert values["token_ratio_variance"] == pytest.approx(float(token[valid].exp().var()), rel=1e-5)
     assert values["ratio_variance"] == pytest.approx(float(block[valid].exp().var()), rel=1e-5)
     assert values["ratio_mean"] == pytest.approx(float(block[valid].exp().mean()), rel=1e-5)
+    assert values["scaled_ratio_variance"] == pytest.approx(float((0.7 * token[valid]).exp().var()), rel=1e-5)
+    advantages = world.batch.advantages
+    for name, log in (("", block), ("token_", token), ("scaled_", 0.7 * token)):
+        ratio = log.exp()
+        lost = valid & (((advantages > 0) & (ratio > 1.2)) | ((advantages < 0) & (ratio < 0.8)))
+        assert values[f"{name}clip_fraction"] == pytest.approx(float(lost.sum() / valid.sum())), name
     for k in (2, 3):
         there = torch.arange(7) + k - 1 < LENGTHS[:, None]
         moved = change[..., k - 2][there].abs().mean()
         assert values[f"mtp_log_ratio_{k}"] == pytest.approx(float(moved), rel=1e-5)
         assert values[f"mtp_loss_{k}"] == pytest.approx(-float(said[..., k - 2][there].mean()), rel=1e-5)
         assert 0 <= values[f"mtp_top1_{k}"] <= 1 <= values[f"mtp_rank_{k}"]
+
+
+def test_the_control_is_the_token_s_ratio_with_its_log_scaled():
+    """Its loss is PPO's on exp(b_1 l), and its policy gradient follows; the modules learn as before."""
+    world, usual = World(), World()
+    world.mtp = Mtp(**world.mtp.model_dump() | {"ratio": "scaled"})
+    world.modules = Modules(world.modules.trainer, world.modules.shape, world.mtp, world.modules.weights)
+    policy, modules, _, values = world.gradients()
+    _, of_usual, _, plain = usual.gradients()
+    assert torch.equal(modules, of_usual)
+
+    def loss(theta):
+        log_prob, _ = response_log_prob(theta, world.policy.shape, world.packed, 1.0)
+        batch, ppo = world.batch, objectives.get("ppo")
+        scaled = batch.old_log_prob + 0.7 * (log_prob - batch.old_log_prob)
+        return ppo(scaled, batch.old_log_prob, batch.advantages, world.mask, loss_agg_mode="token-mean")[0]
+
+    slope, expected = directional(loss, world.theta, policy)
+    assert slope == pytest.approx(expected, rel=1e-2)
+    assert values["loss"] == pytest.approx(float(loss(world.theta).detach()), rel=1e-5)
+    assert values["ratio_variance"] == pytest.approx(values["scaled_ratio_variance"])
+    assert values["clip_fraction"] == values["scaled_clip_fraction"]
+    assert values["scaled_ratio_variance"] == pytest.approx(plain["scaled_ratio_variance"])
+    with pytest.raises(ValueError, match="ratio='scaled' with policy_gradient='full': allowed is 'stop'"):
+        Mtp(**world.mtp.model_dump() | {"policy_gradient": "full"})
 
 
 def test_a_gradient_that_is_not_finite_moves_nothing():

@@ -6,9 +6,18 @@ import pytest
 import torch
 from mtp_models import CONFIGS, SIZES, batch, sequences, stirred, tiny
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+from transformers import AutoModelForCausalLM
 
-from rlvr.mtp import FILE, MtpModules, load_modules, mtp_outputs, save_modules, size_by_blocks
+from rlvr.mtp import (
+    FILE,
+    PAPER_MODELS,
+    MtpModules,
+    load_modules,
+    mtp_outputs,
+    paper_config,
+    save_modules,
+    size_by_blocks,
+)
 
 
 @pytest.mark.parametrize("name", sorted(CONFIGS))
@@ -64,21 +73,18 @@ def test_counts_by_hand():
 
 
 def test_the_paper_s_models():
-    """Parameters of two of the paper's backbones are public; no weights are made here."""
-    llama = LlamaConfig(
-        vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
-        num_attention_heads=32, num_key_value_heads=8, head_dim=64, tie_word_embeddings=True,
-    )  # fmt: skip
-    qwen = Qwen2Config(
-        vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28,
-        num_attention_heads=28, num_key_value_heads=4, tie_word_embeddings=False,
-    )  # fmt: skip
-    frame = size_by_blocks(llama, (1, 5))
-    assert frame.loc[1, "backbone"] == 1_235_814_400
-    assert frame.loc[5, "ratio"] == pytest.approx(2.047, abs=5e-4)
-    frame = size_by_blocks(qwen, (1, 3))
-    assert frame.loc[1, "backbone"] == 7_615_616_512
-    assert frame.loc[3, "ratio"] == pytest.approx(1.204, abs=5e-4)
+    """Parameters of the paper's backbones are public; no weights are made here."""
+    counts = {name: size_by_blocks(paper_config(name), (1, 3, 5)) for name in PAPER_MODELS}
+    backbones = {name: frame.loc[1, "backbone"] for name, frame in counts.items()}
+    assert backbones == {
+        "Llama-3.2-1B": 1_235_814_400,
+        "DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+        "DeepSeek-R1-Distill-Qwen-7B": 7_615_616_512,
+    }
+    assert counts["Llama-3.2-1B"].loc[5, "ratio"] == pytest.approx(2.047, abs=5e-4)
+    assert counts["DeepSeek-R1-Distill-Qwen-7B"].loc[3, "ratio"] == pytest.approx(1.204, abs=5e-4)
+    with pytest.raises(ValueError, match="name='Qwen': allowed are"):
+        paper_config("Qwen")
 
 
 def test_a_block_length_that_is_none_is_refused():

@@ -33,11 +33,12 @@ from rlvr.mtp.files import FILE, load_modules, save_modules
 from rlvr.mtp.losses import cross_entropy, entry_counts, predicted_rank
 from rlvr.mtp.modules import HIDDEN, VARIANTS, MtpModules
 from rlvr.mtp.outputs import MtpOutputs, mtp_outputs, warm_up, warm_up_loss
-from rlvr.mtp.size import size_by_blocks
+from rlvr.mtp.size import PAPER_MODELS, paper_config, size_by_blocks
 
 __all__ = [
     "FILE",
     "HIDDEN",
+    "PAPER_MODELS",
     "VARIANTS",
     "MtpModules",
     "MtpOutputs",
@@ -45,6 +46,7 @@ __all__ = [
     "entry_counts",
     "load_modules",
     "mtp_outputs",
+    "paper_config",
     "predicted_rank",
     "save_modules",
     "size_by_blocks",

@@ -8,8 +8,33 @@ import pandas as pd
 import torch
 from torch import nn
 
-from rlvr.checks import check_integer
+from rlvr.checks import check_choice, check_integer
 from rlvr.mtp.modules import MtpModules, Variant
+
+#: Sizes of the paper's backbones [public: their config.json]: name -> (kind, settings).
+PAPER_MODELS = {
+    "Llama-3.2-1B": (
+        "llama",
+        {
+            "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "tie_word_embeddings": True,
+        },
+    ),
+    "DeepSeek-R1-Distill-Qwen-1.5B": (
+        "qwen2",
+        {
+            "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+            "num_attention_heads": 12, "num_key_value_heads": 2, "tie_word_embeddings": False,
+        },
+    ),
+    "DeepSeek-R1-Distill-Qwen-7B": (
+        "qwen2",
+        {
+            "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+            "num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False,
+        },
+    ),
+}  # fmt: skip
 
 TRAINED = 4  # numbers per trained weight: itself, its gradient, AdamW's two moments
 
@@ -42,6 +67,14 @@ def size_by_blocks(
             "memory": total * TRAINED * bytes_per_number,
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("K")
+
+
+def paper_config(name: str):
+    """Config of one of :data:`PAPER_MODELS`, for :func:`size_by_blocks`; downloads nothing."""
+    from transformers import AutoConfig
+
+    kind, settings = PAPER_MODELS[check_choice("name", name, tuple(PAPER_MODELS))]
+    return AutoConfig.for_model(kind, **settings)
 
 
 def _count(module: nn.Module) -> int:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from rlvr.evaluation.intervals import Estimate
 from rlvr.reporting.cells import known, pretty_interval
 from rlvr.reporting.claims_ibpo import IBPO
+from rlvr.reporting.claims_mpo import MPO
 from rlvr.reporting.declared import DeclaredTest
 from rlvr.reporting.records import Claim
 from rlvr.reporting.verdicts import Verdict, combine, judge
@@ -180,6 +181,7 @@ DECLARED = declared(
         parts={"largest error over its bound": ("at_most", 1 + 1e-9)},
     ),
     *IBPO,
+    *MPO,
 )
 
 

@@ -48,6 +48,8 @@ OBJECTIVE_COLOURS = MappingProxyType(
         "ibpo": "#AA4499",
         "mpo": "#8C6D31",
         "ppo": "#6F63BB",
+        "grpo_4": "#0072B2",
+        "mpo_grpo": "#2A9D8F",
         # NFPO's ablations: contrast of 3 or more on a light and on a dark page. So many hues cannot all be
         # told apart by everyone: a figure names each arm beside its mark.
         "gspo8": "#0072B2",
@@ -88,6 +90,8 @@ OBJECTIVE_LABELS = MappingProxyType(
         "ibpo_ratio": "IBPO, ratio",
         "ibpo_mask": "IBPO, mask",
         "score": "SCoRe",
+        "grpo_4": "GRPO, groups of 4",
+        "mpo_grpo": "MPO on GRPO",
         "nfpo_n2": "NFPO, N=2",
         "nfpo_n8": "NFPO, N=8",
         "nfpo_n16": "NFPO, N=16",
@@ -105,7 +109,18 @@ OBJECTIVE_LABELS = MappingProxyType(
 
 #: A second mark beside colour, so that a grey print still tells the objectives apart.
 OBJECTIVE_MARKERS = MappingProxyType(
-    {"grpo": "o", "dppo_tv": "s", "nfpo": "D", "uncorrected": "X", "fipo": "^"}
+    {
+        "grpo": "o",
+        "dppo_tv": "s",
+        "nfpo": "D",
+        "uncorrected": "X",
+        "fipo": "^",
+        "grpo_4": "o",
+        "ppo": "s",
+        "dapo": "^",
+        "mpo": "D",
+        "mpo_grpo": "P",
+    }
 )
 OBJECTIVE_DASHES = MappingProxyType(
     {

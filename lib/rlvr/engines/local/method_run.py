@@ -63,6 +63,8 @@ class MethodRun(_Run):
         if own:
             if modules is not None:
                 found = MtpModules.load(modules, self.policy.shape)
+                if found.shape.blocks > own.shape.blocks:
+                    found = found.first(own.shape.blocks)
                 if found.shape != own.shape:
                     raise ValueError(f"modules in {modules} are {found.shape}: allowed are {own.shape}")
             else:

@@ -89,7 +89,9 @@ class MethodUpdater(Updater):
                 backbone_gradient=reach == "full",
             )  # fmt: skip
             mtp_leaf = said.log_prob.detach().requires_grad_(reach != "stop")
-            more |= {"mtp_log_prob": mtp_leaf, "old_mtp_log_prob": batch.old_mtp_log_prob}
+            scaled = modules.settings.ratio == "scaled"  # the control: no log ratio of a module
+            old_mtp = mtp_leaf if scaled else batch.old_mtp_log_prob
+            more |= {"mtp_log_prob": mtp_leaf, "old_mtp_log_prob": old_mtp}
             leaves += [mtp_leaf] if reach != "stop" else []
 
         loss, metrics = self.loss(leaf, batch.old_log_prob, batch.advantages, mask, **more)
@@ -102,6 +104,7 @@ class MethodUpdater(Updater):
         updates: list[tuple[FlatTrainer, Tensor, float]] = []
         if modules and said:
             values |= self._describe(modules, said, logits.detach(), batch, leaf.detach())
+            values |= self._other_clips(leaf.detach(), mtp_leaf.detach(), batch)
             ce, each = cross_entropy(said.log_prob, mask)
             values |= {f"mtp_loss_{k}": float(value) for k, value in enumerate(each, start=2)}
             own = [(ce, torch.ones_like(ce))] if modules.settings.train == "cross_entropy" else []
@@ -137,6 +140,17 @@ class MethodUpdater(Updater):
         values[f"{name}_grad_norm"] = norm = trainer.norm(gradient)
         return trainer, gradient, norm
 
+    def _other_clips(self, log_prob: Tensor, mtp: Tensor, batch: MethodBatch) -> dict[str, float]:
+        """Clip fraction that the same update has with the token's ratio, and with that of its scaled log."""
+        given = (log_prob, batch.old_log_prob, batch.advantages, batch.packed.response_mask)
+        more = {} if batch.rollout_log_prob is None else {"rollout_log_prob": batch.rollout_log_prob}
+        _, token = self.loss(*given, **more)
+        _, scaled = self.loss(*given, **more, mtp_log_prob=mtp, old_mtp_log_prob=mtp)
+        return {
+            "token_clip_fraction": float(token["clip_fraction"]),
+            "scaled_clip_fraction": float(scaled["clip_fraction"]),
+        }
+
     def _describe(
         self, modules: Modules, said: Predictions, logits: Tensor, batch: MethodBatch, log_prob: Tensor
     ) -> dict[str, float]:
@@ -144,7 +158,8 @@ class MethodUpdater(Updater):
         mask = batch.packed.response_mask
         exists = block_mask(mask, modules.shape.blocks)
         change = torch.where(exists, said.log_prob.detach() - batch.old_mtp_log_prob, 0.0)
-        values = _variances(log_prob - batch.old_log_prob, mask, change, modules.weights)
+        used = torch.zeros_like(change) if modules.settings.ratio == "scaled" else change
+        values = _variances(log_prob - batch.old_log_prob, mask, used, modules.weights)
         for index, rank in enumerate(said.ranks(logits)):
             k, count = index + 2, exists[..., index].sum().clamp_min(1)
             values[f"mtp_rank_{k}"] = float(rank.double().mean())
@@ -163,10 +178,13 @@ def _gradient(outputs: list[tuple[Tensor, Tensor]], weights: Tensor) -> Tensor:
 def _variances(
     log_ratio: Tensor, mask: Tensor, change: Tensor | None = None, weights: list[float] | None = None
 ) -> dict[str, float]:
-    """Unbiased variance over valid tokens of the token's ratio, and of the block's (the same without one)."""
+    """Unbiased variance over valid tokens of the token's ratio, and of the block's (the same without one);
+    of a block also that of ``exp(b_1 l)``, l the token's log ratio: what its weights do without modules."""
     token = torch.where(mask.bool(), log_ratio, 0.0).clamp(-RATIO_BOUND, RATIO_BOUND)
     block = token if change is None else block_log_ratio(token, change, weights)
     named = {"ratio_variance": block, "token_ratio_variance": token}
+    if weights is not None:
+        named["scaled_ratio_variance"] = weights[0] * token
     return {name: float(log[mask.bool()].exp().double().var()) for name, log in named.items()}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,6 +118,17 @@ class MtpModules:
             state |= layer_state(module.layer, self.shape.shape, f"{k}.layer.")
             state |= {f"{k}.norm.weight": module.norm, f"{k}.head.weight": module.head}
         return {name: tensor.clone().contiguous() for name, tensor in state.items()}
+
+    def first(self, blocks: int) -> MtpModules:
+        """Modules 2..``blocks`` alone: none of them reads a later one, in either variant.
+
+        Raises:
+            ValueError: more blocks than there are.
+        """
+        if not 2 <= blocks <= self.shape.blocks:
+            raise ValueError(f"blocks={blocks}: allowed are 2 to {self.shape.blocks}, those of the modules")
+        shape = replace(self.shape, blocks=blocks)
+        return MtpModules(shape, self.phi[: shape.parameters])  # the flat vector goes module by module
 
     def save(self, folder: str | Path) -> Path:
         """Write ``mtp.safetensors``, as :func:`rlvr.mtp.save_modules` does."""

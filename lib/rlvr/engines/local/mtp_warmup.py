@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -62,6 +63,16 @@ def warm_up_modules(
             history.append(row)
             losses = []
     return MtpWarmUpResult(MtpModules(modules.shape, phi.detach().clone()), history)
+
+
+def history_frame(history: list[dict[str, float]]) -> pd.DataFrame:
+    """A warm-up's history with a row per check and module: ``step``, ``k``, ``loss``, ``top1``, ``rank``."""
+    rows = []
+    for row in history:
+        for k in sorted(int(name.rpartition("_")[2]) for name in row if name.startswith("val_loss_")):
+            found = {name: row[f"val_{name}_{k}"] for name in ("loss", "top1", "rank")}
+            rows.append({"step": int(row["step"]), "k": k} | found)
+    return pd.DataFrame(rows)
 
 
 def _step(policy: Policy, modules: MtpModules, packed: PackedGroups, optimizer) -> float:

@@ -1,0 +1,152 @@
+"""MPO's settings and data sets, the paper's beside this scale's (MPO, Tables 4 and 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from rlvr import objectives
+from rlvr.analysis.bootstrapping import bias_by_horizon, decay_table, examples
+from rlvr.analysis.dataset_statistics import MPO_SETS, AnyProblem, describe_problems
+from rlvr.config import Scale
+from rlvr.problems import get_task
+from rlvr.reporting.cells import NOT_MEASURED, Exact, Stated
+
+#: Column of :func:`describe_problems` -> name in the table.
+SIZES = {
+    "problems": "problems",
+    "prompt_mean": "prompt, mean",
+    "prompt_max": "prompt, longest",
+    "with_solution": "with solution",
+    "solution_mean": "solution, mean",
+    "solution_max": "solution, longest",
+}
+
+#: What the text, or what is public where the text is silent, says; None where neither does.
+_PAPER = {
+    "model": ("Llama3.2-1B-Instruct, DeepSeek-R1-Distill-Qwen-1.5B and -7B", "text: 5.1"),
+    "training problems": ("GSM8K train, MATH train, MBPP", "text: 5.1"),
+    "base objective": ("PPO", "text: 5.1"),
+    "block length K": (5, "text: 5.5"),
+    "decay lambda": (0.8, "text: 5.4"),
+    "total MTP weight": ("10 to 20 %, always below 30 %", "text: 5.4, 5.5"),
+    "gradient through the modules": (None, ""),
+    "modules learn by": ("cross entropy, the backbone frozen", "text: A.1"),
+    "warm-up of the modules": ("about 12 minutes, on GSM8K and MATH train", "text: 5.7, A.2"),
+    "advantage": ("GAE", "public: PPO"),
+    "clip": (None, ""),
+    "training length": ("20 epochs, about 7 hours", "text: 5.7"),
+    "prompts per step": (None, ""),
+    "responses per prompt": (None, ""),
+    "updates per step": (None, ""),
+    "longest response, tokens": ("3072 on HumanEval", "text: A.3"),
+    "learning rate": (None, ""),
+    "answer": ("in \\boxed{}", "text: 5.1"),
+    "metric": ("pass@1", "text: 5.1"),
+    "hardware": ("8 A100 80 GB", "text: 5.7"),
+}
+
+
+def settings_table(scale: Scale) -> pd.DataFrame:
+    """One row per setting: the paper's value with its source, and this scale's arm ``mpo``."""
+    train, model, recipe = scale.train, scale.model, scale.recipes["mpo"]
+    low, high = scale.problems.operations
+    mtp, critic = recipe.mtp, recipe.critic
+    own = objectives.get(recipe.objective).parameters | recipe.parameters
+    ours = {
+        "model": f"Qwen3 architecture, {model.num_hidden_layers} layers of {model.hidden_size}",
+        "training problems": f"{scale.problems.task}, {low}-{high} steps, fresh at every step",
+        "base objective": "PPO",
+        "block length K": mtp.blocks,
+        "decay lambda": own["decay"],
+        "total MTP weight": own["mtp_weight"],
+        "gradient through the modules": {"stop": "none, their log ratios are values"}.get(
+            mtp.policy_gradient, mtp.policy_gradient
+        ),
+        "modules learn by": {"cross_entropy": "cross entropy on the policy's responses", "none": "nothing"}[
+            mtp.train
+        ],
+        "warm-up of the modules": f"{mtp.warmup.steps} steps of {mtp.warmup.batch_size} solutions",
+        "advantage": f"GAE, gamma {critic.gamma:g}, lambda {critic.lam:g}",
+        "clip": f"{own['clip_low']:g} below, {own['clip_high']:g} above, dual clip {own['dual_clip']:g}",
+        "training length": f"{train.steps} steps",
+        "prompts per step": train.prompts_per_step,
+        "responses per prompt": train.group_size,
+        "updates per step": train.minibatches,
+        "longest response, tokens": train.max_new_tokens,
+        "learning rate": train.lr,
+        "answer": "the last number" if scale.problems.task == "word" else "the expression",
+        "metric": f"pass@1, {scale.evaluate.samples} samples",
+        "hardware": f"{scale.workers} processor cores",
+    }
+    rows = [
+        {
+            "setting": name,
+            "paper": value if isinstance(value, str) else Stated(value),
+            "source": source or "-",
+            "ours": ours[name] if isinstance(ours[name], str) else Exact(ours[name]),
+        }
+        for name, (value, source) in _PAPER.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def data_table(
+    embedded: Mapping[str, tuple[str, list[AnyProblem]]],
+    published: Mapping[str, list[AnyProblem] | None],
+) -> pd.DataFrame:
+    """One row per set (the index): its use, and its sizes in words and signs.
+
+    Args: ``embedded``: name -> (use, problems); ``published``: the paper's sets by the names of
+    :data:`rlvr.analysis.dataset_statistics.MPO_SETS`, None where not on this machine.
+    """
+    rows = {name: {"use": use} | _sizes(problems) for name, (use, problems) in embedded.items()}
+    for name, problems in published.items():
+        found = dict.fromkeys(SIZES.values(), NOT_MEASURED) if problems is None else _sizes(problems)
+        rows[name] = {"use": MPO_SETS[name][0]} | found
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("set")
+
+
+def _sizes(problems: list[AnyProblem]) -> dict[str, object]:
+    found = describe_problems(problems)
+    cells = {SIZES[key]: Exact(found[key]) if found[key] == found[key] else "-" for key in SIZES}
+    return cells
+
+
+def embedded_sets(scale: Scale) -> dict[str, tuple[str, list[AnyProblem]]]:
+    """Name -> (use, problems) of this scale's sets; of the training problems as many as one run sees."""
+    given, task = scale.problems, get_task(scale.problems.task)
+    count = scale.train.steps * scale.train.prompts_per_step
+    return {
+        f"{given.task}: {split.replace('_', '-')}": (
+            use, task.generate(split, number, given.seed, given.operations),
+        )
+        for split, use, number in (
+            ("train", "training", count),
+            ("validation", "curves and warm-up", given.validation),
+            ("held_out", "evaluation", given.held_out),
+        )
+    }  # fmt: skip
+
+
+def bias_frame(horizons: Sequence[int], gamma: float) -> pd.DataFrame:
+    """:func:`rlvr.analysis.bootstrapping.bias_by_horizon` of every example, a row per example and horizon."""
+    frames = [
+        bias_by_horizon(process, error, horizons).reset_index().assign(example=name)
+        for name, (process, error) in examples(gamma).items()
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def bias_table(horizons: Sequence[int], gamma: float) -> pd.DataFrame:
+    """:func:`rlvr.analysis.bootstrapping.decay_table` as cells."""
+    names = {
+        "gamma": "gamma",
+        "return": "return: factor per step",
+        "gradient": "policy gradient: factor per step",
+        "advantage_first": f"advantage's bias at n = {horizons[0]}",
+        "advantage_last": f"advantage's bias at n = {horizons[-1]}",
+    }
+    found = decay_table(horizons, gamma).rename(columns=names)
+    return found.map(lambda value: Exact(round(value, 6)) if value == value else "no bias")
