@@ -31,6 +31,10 @@ _ENTRY = re.compile(r"(\w+(?:, \w+)*):\s+(.*)")
 MARK = re.compile(r"\[(?:text|public|official|choice)\b[^\]]*\]")
 
 
+#: First line of a generated page, with what to change in place of the page.
+WRITTEN = "<!-- written by `python -m pipelines.docs`: change {}, not this page -->"
+
+
 @dataclass(frozen=True)
 class Docstring:
     summary: str
@@ -197,6 +201,11 @@ def literal(value: Any) -> str:
             if value == 1 / n:
                 return f"1 / {n}"
     return repr(value)
+
+
+def unwrapped(text: str) -> str:
+    """Paragraphs of wrapped lines, each on one line."""
+    return "\n\n".join(re.sub(r"\s+", " ", block).strip() for block in re.split(r"\n\s*\n", text.strip()))
 
 
 def fenced(text: str, language: str = "text") -> str:
