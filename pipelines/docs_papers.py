@@ -1,7 +1,7 @@
 """The index of the papers' settings: section, key, the paper's value, ours at two scales, why another.
 
 Made of ``pipelines/scales/paper/experiments.yaml``, where every value has its source, of the laptop's scale
-files, and of ``data/paper/index.yaml``, which says what belongs together. What a source calls ``text`` is the
+files, and of ``data/paper-index.yaml``, which says what belongs together. What a source calls ``text`` is the
 paper's.
 """
 
@@ -21,7 +21,7 @@ from rlvr.config_base import Section
 from rlvr.engines.jobs.experiments import Experiments, Setting, leaves, load_experiments
 from rlvr.engines.local.methods import resolve
 
-INDEX = Path("data/paper/index.yaml")
+INDEX = Path("data/paper-index.yaml")
 EXPERIMENTS = Path("pipelines/scales/paper/experiments.yaml")
 PAPERS = ("nfpo", "ibpo", "mpo")
 ABSENT, NOTHING = "not an arm", "-"
@@ -80,7 +80,7 @@ class Index(Section):
 
 
 def load_index(root: Path) -> Index:
-    """``data/paper/index.yaml``; ValueError with one line per wrong field."""
+    """``data/paper-index.yaml``; ValueError with one line per wrong field."""
     try:
         return Index.model_validate(load_yaml(root / INDEX))
     except ValidationError as error:
@@ -219,7 +219,7 @@ def page(root: Path) -> str:
         ValueError: one of the files that it is made of is not valid.
     """
     index, experiments = load_index(root), load_experiments(root / EXPERIMENTS)
-    parts = ["# Paper index", WRITTEN.format("the scale files or data/paper/index.yaml")]
+    parts = ["# Paper index", WRITTEN.format("the scale files or data/paper-index.yaml")]
     parts.append(unwrapped(INTRODUCTION))
     for paper in PAPERS:
         about = load_yaml(root / "data" / "paper" / f"{paper}.yaml")

@@ -131,10 +131,8 @@ def test_an_arm_shows_what_it_changes():
 
 def test_another_papers_laptop_is_shown_once_it_is_there(tmp_path):
     """The file of MPO is not needed for the page; what stands in it is read from its recipes."""
-    for path in [
-        *(PROJECT / "data").glob("paper/*.yaml"), PROJECT / "data/benchmarks.yaml",
-        PROJECT / "params.yaml", PROJECT / docs_papers.EXPERIMENTS,
-    ]:  # fmt: skip
+    singles = ("data/benchmarks.yaml", "params.yaml", docs_papers.INDEX, docs_papers.EXPERIMENTS)
+    for path in [*PROJECT.glob("data/paper/*.yaml"), *(PROJECT / name for name in singles)]:
         write_text(tmp_path / path.relative_to(PROJECT), path.read_text(encoding="utf-8"))
     assert "It has no scale file for the laptop yet." in docs_papers.page(tmp_path)
     raw = (PROJECT / "params.yaml").read_text(encoding="utf-8")
@@ -157,7 +155,7 @@ def test_another_papers_laptop_is_shown_once_it_is_there(tmp_path):
 def test_a_wrong_index_is_named(tmp_path):
     raw = (PROJECT / docs_papers.INDEX).read_text(encoding="utf-8")
     write_text(tmp_path / docs_papers.INDEX, raw.replace("what: policy", "wat: policy"))
-    with pytest.raises(ValueError, match=r"data/paper/index.yaml:\n  shared.model.what: Field required"):
+    with pytest.raises(ValueError, match=r"data/paper-index.yaml:\n  shared.model.what: Field required"):
         docs_papers.load_index(tmp_path)
 
 
