@@ -161,6 +161,7 @@ def test_the_table_has_the_shared_columns_and_counts(tiny):
     assert (frame.loc[~frame["finished"], "tokens"] == 12).all() and frame["tokens"].between(1, 12).all()
 
 
+@pytest.mark.fault("half-a-checkpoint")
 def test_a_killed_run_goes_on_and_is_the_uninterrupted_one(tiny, tmp_path, monkeypatch):
     whole = sample(tiny, PROBLEMS, config(), tmp_path / "whole", announce=False)
     pd.testing.assert_frame_equal(whole, sample(tiny, PROBLEMS, config(), announce=False), check_dtype=False)
