@@ -1,6 +1,9 @@
-"""Keep the page of every objective equal to its docstring, its signature and what it computes.
+"""Keep generated documents equal to what they are made of.
 
-python -m pipelines.docs            # write docs/objectives and docs/command-line.md
+The page of every objective is made of its docstring, its signature and what it computes; the pages of
+``PAGES`` of files in ``data`` and ``pipelines/scales``, and of the tests.
+
+python -m pipelines.docs            # write docs/objectives and the pages of PAGES
 python -m pipelines.docs --check    # exit 1 if a page is stale, missing, or has no objective
 """
 
@@ -10,10 +13,10 @@ import argparse
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pipelines import docs_command_line
+from pipelines import docs_command_line, docs_decisions, docs_faults, docs_papers, docstrings
 from pipelines.docs_commands import call, local, trainers
 from pipelines.docs_example import gradient_through, show
 from pipelines.docstrings import Docstring, Writer, fenced, literal, parse, split_marks, table
@@ -24,7 +27,14 @@ from rlvr.registry import Objective
 from rlvr.storage import write_text
 
 FOLDER = Path("docs/objectives")
-WRITTEN = "<!-- written by `python -m pipelines.docs`: change the docstring, not this page -->"
+#: Page -> the function that makes its text of the files below a root.
+PAGES: dict[Path, Callable[[Path], str]] = {
+    docs_command_line.PAGE: lambda root: docs_command_line.page(),
+    Path("docs/decisions.md"): docs_decisions.page,
+    Path("docs/paper-index.md"): docs_papers.page,
+    Path("docs/what-goes-wrong.md"): docs_faults.page,
+}
+WRITTEN = docstrings.WRITTEN.format("the docstring")
 
 
 def documented(objective: Objective) -> Docstring:
@@ -202,29 +212,29 @@ def paper(doc: Docstring) -> str:
 
 
 def render(root: Path = Path()) -> dict[str, str]:
-    """File name -> text of every page; writes nothing."""
+    """File name -> text of every page of an objective; writes nothing."""
     docs = {name: documented(objectives.get(name)) for name in objectives.list_objectives()}
     scale = load_scale(root / "params.yaml")
     pages = {f"{name}.md": page(objectives.get(name), doc, scale, docs) for name, doc in docs.items()}
     return {"README.md": index(docs), **pages}
 
 
-def written(root: Path = Path()) -> dict[Path, str]:
-    """Path from the root -> text of everything that is written here."""
+def documents(root: Path = Path()) -> dict[Path, str]:
+    """Path from the root -> text of everything that this module writes; writes nothing."""
     pages = {FOLDER / name: text for name, text in render(root).items()}
-    return pages | {docs_command_line.PAGE: docs_command_line.page()}
+    return pages | {path: make(root) for path, make in PAGES.items()}
 
 
 def differences(root: Path = Path()) -> list[str]:
-    """One line per page that is stale or missing, and per page without an objective."""
-    wanted, lines = written(root), []
-    for path, text in wanted.items():
-        if not (root / path).is_file():
-            lines.append(f"{path} is missing")
-        elif (root / path).read_text(encoding="utf-8") != text:
-            lines.append(f"{path} is stale")
-    found = sorted(FOLDER / path.name for path in (root / FOLDER).glob("*.md"))
-    return lines + [f"{path} has no objective" for path in found if path not in wanted]
+    """One line per page that is stale or missing, and per page of an objective that is none."""
+    wanted = documents(root)
+    found = {path: (root / path).read_text(encoding="utf-8") for path in wanted if (root / path).is_file()}
+    own = sorted(path.relative_to(root) for path in (root / FOLDER).glob("*.md"))
+    return [
+        *(f"{path} is missing" for path in wanted if path not in found),
+        *(f"{path} is stale" for path in wanted if path in found and found[path] != wanted[path]),
+        *(f"{path} has no objective" for path in own if path not in wanted),
+    ]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -237,7 +247,7 @@ def main(argv: list[str] | None = None) -> int:
             if wrong:
                 print("\n".join([*wrong, "run `python -m pipelines.docs`"]), file=sys.stderr)
             return int(bool(wrong))
-        pages = written()
+        pages = documents()
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -8,7 +8,22 @@ from textwrap import dedent
 
 from rlvr.docstrings import MARK, REQUIRED, Docstring, literal, parse, split_marks
 
-__all__ = ["MARK", "REQUIRED", "Docstring", "Writer", "fenced", "literal", "parse", "split_marks", "table"]
+__all__ = [
+    "MARK",
+    "REQUIRED",
+    "WRITTEN",
+    "Docstring",
+    "Writer",
+    "fenced",
+    "literal",
+    "parse",
+    "split_marks",
+    "table",
+    "unwrapped",
+]
+
+#: First line of a generated page, with what to change in place of the page.
+WRITTEN = "<!-- written by `python -m pipelines.docs`: change {}, not this page -->"
 
 
 class Writer:
@@ -79,6 +94,11 @@ def _escape(text: str, start: bool) -> str:
     text = re.sub(r"<(?=[A-Za-z/!?])|[~$`]", r"\\\g<0>", text)
     text = re.sub(r"\](?=[(\[])", r"\\]", text)
     return re.sub(r"^(?:[-+#>](?= )|\[(?=[^]]*\]:))", r"\\\g<0>", text) if start else text
+
+
+def unwrapped(text: str) -> str:
+    """Paragraphs of wrapped lines, each on one line."""
+    return "\n\n".join(re.sub(r"\s+", " ", block).strip() for block in re.split(r"\n\s*\n", text.strip()))
 
 
 def fenced(text: str, language: str = "text") -> str:

@@ -73,6 +73,7 @@ def test_equal_rewards_are_exactly_zero(std, leave_one_out, value, count, dtype)
     assert mixed[count] > 0
 
 
+@pytest.mark.fault("lonely-reward")
 def test_missing_rewards():
     # one present of eight: nanstd of one value would be NaN and poison it
     assert group_relative(torch.tensor([1.0] + [NAN] * 7), [0] * 8).tolist() == [0.0] * 8
@@ -82,6 +83,7 @@ def test_missing_rewards():
     assert some[[1, 3]].tolist() == [0.0, 0.0]
 
 
+@pytest.mark.fault("variance-by-difference-of-squares", "floor-under-the-variance")
 @pytest.mark.parametrize("rewards", [[0.5, 0.5005, 0.5, 0.5], [1.0, 1.00001], [99.99, 100.0, 100.01, 100.02]])
 def test_low_variance_groups_have_no_floor(rewards):
     # E[x^2] - mean^2 in float32 loses these; a floor under the variance changes them.
@@ -90,6 +92,7 @@ def test_low_variance_groups_have_no_floor(rewards):
     np.testing.assert_allclose(group_relative(single, [0] * len(rewards)), expected, rtol=1e-5)
 
 
+@pytest.mark.fault("floor-under-the-variance")
 def test_low_variance_typed_in():
     # .00025 / .000251 of +-1/2 and 3/2; with a variance floored at 1e-6 the largest would be .37466
     out = group_relative(torch.tensor([0.5, 0.5005, 0.5, 0.5]), [0] * 4)
@@ -98,6 +101,7 @@ def test_low_variance_typed_in():
     np.testing.assert_allclose(out, [-1.161805, -0.387268, 0.387268, 1.161805], rtol=1e-5)
 
 
+@pytest.mark.fault("variance-by-difference-of-squares")
 def test_one_outlier_among_equal_rewards():
     # The seven others deviate by 0; E[x^2] - mean^2 in float32 makes that 4.6e-4 and the advantage -2e3.
     rewards = torch.tensor([0.0] + [0.95] * 7)
@@ -226,6 +230,7 @@ def test_informative_groups_slow_loop(responses, as_tensor):
     assert torch.equal(found.mask, group_relative(accuracy.reshape(-1), groups) != 0)
 
 
+@pytest.mark.fault("filter-on-the-shaped-reward")
 def test_all_wrong_group_does_not_pass_by_its_overlong_penalty():
     accuracy, group = torch.zeros(4), ["hard"] * 4
     shaped = accuracy + overlong_penalty(torch.tensor([10, 20, 30, 95]), max_length=100, buffer=10)

@@ -69,6 +69,7 @@ def without(section):
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """An otherwise empty project with the default scale and one registered objective."""
+    monkeypatch.setattr(docs, "PAGES", {})
     write_text(tmp_path / "params.yaml", (PROJECT / "params.yaml").read_text())
     monkeypatch.setattr(registry, "_REGISTRY", {"synthetic": make()})
     monkeypatch.chdir(tmp_path)

@@ -29,14 +29,14 @@ def test_pages_do_not_depend_on_the_process(tmp_path):
     """Another process, with another hash seed and another working directory, renders the same bytes."""
     code = (
         "import sys; from pathlib import Path; from pipelines import docs; "
-        f"sys.stdout.buffer.write(''.join(docs.render(Path({str(PROJECT)!r})).values()).encode())"
+        f"sys.stdout.buffer.write(''.join(docs.documents(Path({str(PROJECT)!r})).values()).encode())"
     )
     path = f"{PROJECT}{os.pathsep}{PROJECT / 'lib'}"
     env = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": path, "TZ": "Asia/Tokyo"}
     shown = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, check=True
     )
-    assert shown.stdout.decode() == "".join(docs.render(PROJECT).values())
+    assert shown.stdout.decode() == "".join(docs.documents(PROJECT).values())
 
 
 @pytest.mark.parametrize("name", NAMES)

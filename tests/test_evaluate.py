@@ -128,6 +128,7 @@ def test_evaluating_again_gives_the_same(folders, problems, frame):
     pd.testing.assert_frame_equal(evaluate_policy(folders / "base", problems), frame)
 
 
+@pytest.mark.fault("response-depends-on-its-neighbours")
 def test_policies_draw_the_same_uniforms(folders, problems, frame):
     """Weights moved by little give nearly the same responses; another seed or far weights do not."""
 

@@ -31,6 +31,7 @@ def said(name, spread, updates, **parameters):
 
 
 # huggingface/trl#3834: GSPO with the inherited epsilon 0.2
+@pytest.mark.fault("clip-that-never-acts")
 @pytest.mark.parametrize("name", ["gspo", "gspo_token"])
 def test_a_token_clip_on_a_sequence_ratio_is_named_once(name):
     ((step, text),) = said(name, 0.02, 3 * PATIENCE, clip_low=0.2, clip_high=0.28)

@@ -45,6 +45,7 @@ def push(name, batch, **parameters):
 
 
 # oh-lab/NFPO core_algos.py; verl-project/verl#3741, fixed by PR#5417: no division by the sequences
+@pytest.mark.fault("gradient-follows-the-micro-batch")
 @pytest.mark.parametrize("preset", NFPO_PRESETS)
 def test_gradient_does_not_follow_the_micro_batch_size(preset):
     batch = batch_of([[1.0] * 4] * 8, [1.0] * 8, old=math.exp(-1))  # every token's loss is 1
@@ -60,6 +61,7 @@ def test_gradient_does_not_follow_the_micro_batch_size(preset):
 
 
 # allenai/open-instruct PR#1137, PR#1161; PrimeIntellect-ai/prime-rl#2358; huggingface/trl#3021
+@pytest.mark.fault("mean-of-means")
 @pytest.mark.parametrize("name", NAMES)
 def test_mean_of_micro_means_is_not_the_mean(name):
     batch = batch_of([[1.0] * 9] * 2, [1.0, 1.0], [[1] + [0] * 8, [1] * 9])  # 1 and 9 tokens
@@ -74,6 +76,7 @@ def test_mean_of_micro_means_is_not_the_mean(name):
 
 
 # huggingface/trl#6369, PR#6439: truncated tokens left the numerator and stayed in the denominator
+@pytest.mark.fault("truncated-in-the-denominator")
 @pytest.mark.parametrize("name", NAMES)
 def test_truncated_responses_leave_numerator_and_denominator(name):
     batch = batch_of([[1.0] * 4] * 4, [1.0] * 4)
@@ -88,6 +91,7 @@ def test_truncated_responses_leave_numerator_and_denominator(name):
 
 
 # huggingface/trl#2995 (a first loss of 0.5 is right), huggingface/trl#3823, alibaba/ROLL#165
+@pytest.mark.fault("sequence-loss-averaged-over-tokens", "right-first-loss-taken-for-a-fault")
 def test_first_loss_of_lengths_2_and_6():
     batch = batch_of([[1.0] * 6] * 2, [1.0, -1.0], [[1, 1, 0, 0, 0, 0], [1] * 6])
     assert run("gspo", batch)[0].item() == pytest.approx(0)  # one ratio per response: mean over responses
@@ -100,6 +104,7 @@ def test_first_loss_of_lengths_2_and_6():
 
 
 # hiyouga/EasyR1#595, PR#596: a value per response met [B, T], silently where B == T
+@pytest.mark.fault("broadcast-the-wrong-way")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_value_per_response_stays_with_its_row(name):
     advantages = [1.0, 2.0, -1.0, 0.5]
@@ -109,6 +114,7 @@ def test_a_value_per_response_stays_with_its_row(name):
     assert not np.allclose(push_of, np.array(advantages) * np.ones((4, 4)))  # (B,) times (B, T)
 
 
+@pytest.mark.fault("broadcast-the-wrong-way")
 def test_a_sequence_ratio_stays_with_its_row():
     ratios = [[r] * 4 for r in (1.0, 1.1, 1.2, 1.3)]
     for name in ("gspo", "gspo_token", "masked_gspo", "gmpo"):
@@ -118,6 +124,7 @@ def test_a_sequence_ratio_stays_with_its_row():
 
 
 # OpenRLHF/OpenRLHF PR#1240: NaN * 0 is NaN
+@pytest.mark.fault("nan-behind-a-mask")
 @pytest.mark.parametrize("name", NAMES)
 def test_nan_in_old_log_prob_at_a_masked_position(name):
     new, old, mask = torch.zeros(1, 2), torch.tensor([[0.0, NAN]]), torch.tensor([[1, 0]])
@@ -134,6 +141,7 @@ def test_nan_in_old_log_prob_at_a_masked_position(name):
 
 
 # oh-lab/NFPO, docstring and code: N counts the current token, so there are N - 1 factors
+@pytest.mark.fault("horizon-off-by-one")
 def test_horizon_counts_the_current_token():
     for horizon, raw, clipped in (
         (2, [0.5, 3, 1, 1.05, 1], [0.8, 1.2, 1, 1.05, 1]),
@@ -151,6 +159,7 @@ def test_horizon_counts_the_current_token():
 
 
 # oh-lab/NFPO core_algos.py: a masked (tool) token took a place in the window
+@pytest.mark.fault("masked-token-takes-a-place")
 def test_masked_token_inside_the_window():
     batch = batch_of(RATIOS, mask=[[1, 1, 0, 1, 1]])
     settings = {"horizon": 3, "trace_clip": None}
@@ -161,6 +170,7 @@ def test_masked_token_inside_the_window():
 
 
 # oh-lab/NFPO core_algos.py: clip_ratio_c = 10000 in the script and the docstring, read nowhere
+@pytest.mark.fault("knob-that-is-never-read")
 def test_no_bound_is_for_show():
     batch = batch_of([[math.exp(12)]], old=1e-7)
     for bounds, weight in (
@@ -174,6 +184,7 @@ def test_no_bound_is_for_show():
 
 
 # openrlhf/models/loss.py, seq-mask-tis: "clamped" in the comment, the raw exponent in the code
+@pytest.mark.fault("cap-that-does-not-cap")
 def test_a_cap_caps_an_outlier_inside_a_kept_sequence():
     batch = batch_of([[1.0, 50.0, 1.0]], old=1e-3)  # 0.001 -> 0.05 is inside every region
     for name, cap in (("dppo_tv", 20), ("dppo_kl", 20), ("cispo", 5), ("grpo", 0), ("dapo", 0)):
@@ -184,6 +195,7 @@ def test_a_cap_caps_an_outlier_inside_a_kept_sequence():
 
 
 # meta-pytorch/torchforge PR#571: log_prob - log_prob.detach() as the ratio is 1 off-policy too
+@pytest.mark.fault("ratio-against-itself")
 @pytest.mark.parametrize("name", CORRECTED)
 def test_ratio_is_taken_against_the_rollout_policy(name):
     batch = batch_of([[1.25]])
@@ -196,6 +208,7 @@ def test_ratio_is_taken_against_the_rollout_policy(name):
 
 # NovaSky-AI/SkyRL PR#1928 and PR#553, huggingface/trl grpo_trainer.py, verl examples/cispo_trainer:
 # "epsilon_high = 0.2" is a cap of 0.2, 1.2 or 1 + x
+@pytest.mark.fault("one-name-three-caps")
 def test_cispo_cap_is_absolute_and_leaves_ratio_1_alone():
     batch = batch_of([[1.0, 1.5, 7.0]])
     np.testing.assert_allclose(push("cispo", batch), [[1, 1.5, 5]])
@@ -208,6 +221,7 @@ def test_cispo_cap_is_absolute_and_leaves_ratio_1_alone():
 
 
 # huggingface/trl#3834: a token clip of 0.2 never acts on a sequence ratio
+@pytest.mark.fault("clip-that-never-acts")
 def test_sequence_clip_is_of_the_size_of_sequence_ratios():
     batch = batch_of([[1.0005] * 4, [0.9995] * 4], [1.0, -1.0])
     for name in ("gspo", "gspo_token", "masked_gspo"):
@@ -218,6 +232,7 @@ def test_sequence_clip_is_of_the_size_of_sequence_ratios():
 
 
 # bfloat16 arithmetic (a FIPO fork casts to float32): -5.01 is stored as -5.0, the spacing is 1/32
+@pytest.mark.fault("log-probs-in-half-precision")
 def test_log_probs_5_00_and_5_01_differ():
     new, old = torch.tensor([[-5.01]]), torch.tensor([[-5.0]])
     wrong = (new.bfloat16() - old.bfloat16()).exp()
@@ -229,6 +244,7 @@ def test_log_probs_5_00_and_5_01_differ():
 
 
 # vukrosic/FIPO core_algos.py: what the script and hidden rules do is not the README's formula
+@pytest.mark.fault("rules-behind-the-formula")
 def test_fipo_presets_are_the_formula_and_the_release():
     text, release = FIPO_PRESETS["text"], FIPO_PRESETS["release"]
     # what follows has ratio 0.5, then 1.25: the release clips the low side away
@@ -261,6 +277,7 @@ def first_minibatch(**changes):
 
 
 # verl-project/verl#2088, #2996: other kernels, padding, dropout or engines on the same weights
+@pytest.mark.fault("same-weights-other-log-probs")
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_same_weights_give_the_rollouts_log_probs(temperature):
     batch, _ = first_minibatch(temperature=temperature, max_new_tokens=20)
@@ -277,6 +294,7 @@ def test_same_weights_give_the_rollouts_log_probs(temperature):
     run_._gate(batch, log_prob)
 
 
+@pytest.mark.fault("same-weights-other-log-probs")
 def test_two_forwards_with_different_padding_agree():
     policy, prompts = random_policy(), random_prompts(3, low=3, high=12)
     responses = torch.randint(2, 60, (3, 15), generator=torch.Generator().manual_seed(1))
@@ -289,6 +307,7 @@ def test_two_forwards_with_different_padding_agree():
 
 
 # jingyaogong/minimind#775: "the ratio is always 1" is right with one update per rollout
+@pytest.mark.fault("ratio-1-taken-for-a-fault")
 def test_one_update_per_rollout_has_ratio_1():
     rows = {}
     for count in (1, 2):
@@ -315,6 +334,7 @@ def test_one_update_per_rollout_has_ratio_1():
 
 
 # nano-aha-moment nano_r1_script.py: "entropy" divided by the token count twice
+@pytest.mark.fault("entropy-divided-twice")
 def test_entropy_of_a_uniform_policy_is_log_v():
     policy, prompts = random_policy(), random_prompts(2)
     responses = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])

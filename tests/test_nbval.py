@@ -25,6 +25,7 @@ def sanitize(text: str) -> str:
     return text
 
 
+@pytest.mark.fault("outputs-that-always-differ")
 @pytest.mark.parametrize(
     ("stored", "new"),
     [
@@ -117,6 +118,7 @@ def test_nbval_fails_on_exactly_the_cells_that_changed(verdicts):
     assert verdicts[0]["changed"] == ["PASSED", "PASSED", "FAILED", "PASSED", "FAILED", "PASSED"]
 
 
+@pytest.mark.fault("nothing-stored-nothing-compared")
 @pytest.mark.slow
 def test_nbval_passes_a_notebook_without_outputs_and_the_lint_does_not(verdicts):
     """nbval compares with nothing if there is nothing; hence the lint's rule."""

@@ -28,6 +28,7 @@ def test_padding_content_is_harmless(name, parameters, junk, per_token):
     assert not dirty[1][~mask].any()
 
 
+@pytest.mark.fault("nan-behind-a-mask")
 def test_old_log_prob_nan_at_a_masked_position():
     loss, grad, _ = run(
         "ppo", (torch.zeros(1, 2), torch.tensor([[0.0, float("nan")]]), torch.ones(1), torch.tensor([[1, 0]]))

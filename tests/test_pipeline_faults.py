@@ -1,24 +1,4 @@
-"""Known faults of papermill, nbval, DVC and of reading results: each is impossible here, or caught.
-
-Numbers are those of the project's list of known faults.
-
-    093 resume     nothing done, exit code 0          an expected file is missing: test_resumed_stage_...
-    094 papermill  a cell ends the notebook early     test_early_end_is_an_error
-    095 papermill  a failing program goes unseen      test_shell_is_refused..., test_program_...
-    097 papermill  unknown parameter only warned of   test_unknown_parameter_...
-    098 papermill  parameters overwritten             test_parameters_cell_...
-    100 papermill  raises-exception                   test_raises_exception_...
-    101 nbval      nothing stored, nothing compared   test_notebook_without_outputs_... (and test_nbval)
-    102 nbval      times, addresses, plot objects     test_unstable_outputs_... (and test_nbval)
-    104 nbval      widgets and slow output            test_widgets_...
-    105 dvc        1e-6 is a string for the stage     test_rate_is_the_same_float_...
-    106 dvc        1e-6 -> 1.0e-6 changes the type    test_rate_is_the_same_float_...
-    108 dvc        stale output after a change        test_rate_... (and test_scales)
-    109 dvc        negative numbers, `-S foo=2`       test_overridden_values_keep_their_type
-    111 dvc        two runs in two terminals          test_second_run_...
-    112 reader     defaults printed as measurements   test_no_result_is_not_a_number
-    092 rollout    a seed that goes nowhere           test_unknown_parameter_...
-"""
+"""Known faults of papermill, nbval, DVC and of reading results: each is impossible here, or caught."""
 
 from __future__ import annotations
 
@@ -59,6 +39,7 @@ def run(path: Path, given=(), **options) -> Path:
 # --- papermill and resume -----------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("notebook-that-ends-early")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "message"),
@@ -81,12 +62,14 @@ def test_early_end_is_an_error(repo, cell, message):
     assert not (repo / "runs").exists()
 
 
+@pytest.mark.fault("failing-program-unseen")
 @pytest.mark.parametrize("cell", ["!exit 3", "%%bash\nexit 3", "import os\nos.system('exit 3')"])
 def test_shell_is_refused_by_the_runner(repo, cell):
     with pytest.raises(BadInput, match="its failure would not stop the notebook"):
         run(write(repo / "n.ipynb", notebook(cell)))
 
 
+@pytest.mark.fault("failing-program-unseen")
 @pytest.mark.slow
 def test_program_that_fails_fails_the_notebook(repo):
     cell = "from rlvr.notebook import run\nrun(['sh', '-c', 'echo no luck; exit 3'])"
@@ -94,6 +77,7 @@ def test_program_that_fails_fails_the_notebook(repo):
         run(write(repo / "n.ipynb", notebook(cell)))
 
 
+@pytest.mark.fault("unknown-parameter-ignored", "seed-that-goes-nowhere")
 @pytest.mark.parametrize(("given", "right"), [("learning_rate", "lr_rate"), ("random_seed", "seed")])
 def test_unknown_parameter_is_an_error_with_a_suggestion(repo, given, right):
     book = notebook(parameters='lr_rate = 1e-3\nseed = 0\nout = ".work/x"')
@@ -101,6 +85,7 @@ def test_unknown_parameter_is_an_error_with_a_suggestion(repo, given, right):
         run(write(repo / "n.ipynb", book), [(given, "1")])
 
 
+@pytest.mark.fault("parameters-overwritten")
 def test_parameters_cell_must_be_tagged(repo):
     book = notebook()
     book.cells[2].metadata["tags"] = []
@@ -108,6 +93,7 @@ def test_parameters_cell_must_be_tagged(repo):
         run(write(repo / "n.ipynb", book), [("lr", "0.5")])
 
 
+@pytest.mark.fault("two-meanings-of-an-expected-error")
 def test_raises_exception_tag_is_refused_everywhere(repo):
     book = notebook("1 / 0")
     book.cells[3].metadata["tags"] = ["raises-exception"]
@@ -117,6 +103,7 @@ def test_raises_exception_tag_is_refused_everywhere(repo):
     assert any("tag `raises-exception`" in message for _, message in lint(path))
 
 
+@pytest.mark.fault("resumed-run-that-does-nothing")
 @pytest.mark.slow
 def test_resumed_stage_that_does_nothing_is_an_error(repo):
     """A checkpoint from the very end: the loop has no step left, so its results are never written."""
@@ -146,17 +133,20 @@ def _stored(tmp_path, *outputs, cell="print('x')"):
     return lint(write(tmp_path / "n.ipynb", book))
 
 
+@pytest.mark.fault("nothing-stored-nothing-compared")
 def test_notebook_without_outputs_is_a_problem(tmp_path):
     ((_, message),) = _stored(tmp_path)
     assert message.startswith("nbval would compare nothing")
 
 
+@pytest.mark.fault("outputs-that-always-differ")
 @pytest.mark.parametrize("text", ["<object object at 0x7f12ab34cd>", "Text(0.5, 91.2, 'Longitude')"])
 def test_unstable_outputs_are_a_problem(tmp_path, text):
     problems = _stored(tmp_path, new_output("execute_result", data={"text/plain": text}))
     assert [message[:28] for _, message in problems] == ["stored output shows an objec"]
 
 
+@pytest.mark.fault("slow-outputs")
 def test_widgets_and_bars_are_a_problem(tmp_path):
     stored = new_output("stream", name="stdout", text="x\n")
     for cell in ("from tqdm.notebook import tqdm", "from tqdm.auto import tqdm", "import ipywidgets"):
@@ -204,6 +194,7 @@ def _set_lr(root: Path, written: str) -> None:
     (root / "params.yaml").write_text(f"{before}\ntrain:\n{after}")
 
 
+@pytest.mark.fault("number-that-is-a-string", "same-value-other-type", "stale-results")
 @pytest.mark.slow
 def test_rate_is_the_same_float_for_dvc_and_the_stage_however_it_is_written(tmp_path):
     root = repository(tmp_path / "repo", LR_GRAPH)
@@ -235,6 +226,7 @@ def test_rate_is_the_same_float_for_dvc_and_the_stage_however_it_is_written(tmp_
     assert json.loads(result.read_text()) == ["float", 1e-6]
 
 
+@pytest.mark.fault("override-with-another-type")
 def test_overridden_values_keep_their_type(tmp_path):
     """`dvc exp run -S` writes the file with this function; negative numbers are numbers."""
     hydra = pytest.importorskip("dvc.utils.hydra")
@@ -274,6 +266,7 @@ def _wait_for(condition, seconds):
         time.sleep(0.05)
 
 
+@pytest.mark.fault("two-runs-at-once")
 @pytest.mark.slow
 def test_second_run_is_refused_and_a_killed_one_goes_on_where_it_was(tmp_path):
     root = repository(tmp_path / "repo", SLOW_GRAPH)
@@ -311,6 +304,7 @@ def test_second_run_is_refused_and_a_killed_one_goes_on_where_it_was(tmp_path):
 # --- reading results ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("default-shown-as-measured")
 def test_no_result_is_not_a_number():
     columns = ["pass@1"]
     arms = pd.Index(["grpo", "nfpo"], name="arm")

@@ -55,6 +55,7 @@ def requests(tiny, settings):
 # --- generation --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("mask-from-token-values")
 def test_padding_comes_from_lengths_not_from_ids():
     ids, mask = left_padded([[0, 7, 0], [5]])
     assert ids.tolist() == [[0, 7, 0], [0, 0, 5]]
@@ -82,6 +83,7 @@ def test_greedy_batches_are_what_generate_gives_one_by_one(tiny, size):
         assert response.token_ids == whole[0, ids.shape[1] :].tolist()
 
 
+@pytest.mark.fault("response-depends-on-its-neighbours")
 def test_a_response_is_the_same_whatever_is_sampled_beside_it(tiny):
     """Up to logits' last digits, which this model's distribution is too flat to notice."""
     settings = config(max_tokens=16)
@@ -92,6 +94,7 @@ def test_a_response_is_the_same_whatever_is_sampled_beside_it(tiny):
     assert len({tuple(r.token_ids) for r in together[:3]}) > 1  # samples of one problem differ
 
 
+@pytest.mark.fault("one-of-several-end-tokens")
 def test_every_end_token_ends_a_response_and_counts(tiny):
     settings = config(samples=8, max_tokens=30)
     asked = requests(tiny, settings)
@@ -158,6 +161,7 @@ def test_the_table_has_the_shared_columns_and_counts(tiny):
     assert (frame.loc[~frame["finished"], "tokens"] == 12).all() and frame["tokens"].between(1, 12).all()
 
 
+@pytest.mark.fault("half-a-checkpoint")
 def test_a_killed_run_goes_on_and_is_the_uninterrupted_one(tiny, tmp_path, monkeypatch):
     whole = sample(tiny, PROBLEMS, config(), tmp_path / "whole", announce=False)
     pd.testing.assert_frame_equal(whole, sample(tiny, PROBLEMS, config(), announce=False), check_dtype=False)
@@ -236,6 +240,7 @@ def test_a_response_longer_than_the_model_is_refused(tiny):
 # --- models ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("one-of-several-end-tokens")
 def test_all_end_tokens_of_the_generation_config_count():
     def ends(named, own):
         return end_ids_of(

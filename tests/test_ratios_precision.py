@@ -69,6 +69,7 @@ def largest_error(trace, exact):
     return float(((trace.double() - exact).abs() / exact)[fits].max())
 
 
+@pytest.mark.fault("cancellation-in-a-prefix-sum")
 @pytest.mark.parametrize(
     "trace_clip", [(0.8, 1.4), (0.1, 10.0), (1e-30, 1e30), None], ids=["clip", "wide", "vast", "open"]
 )
@@ -106,6 +107,7 @@ def test_window_over_holes(name):
     assert largest_error(trace[::7], exact) < TOLERANCE
 
 
+@pytest.mark.fault("cancellation-in-a-prefix-sum")
 def test_what_float32_prefix_sums_would_give():
     # The rows are hard enough to see it: the same difference in float32 misses the tolerance a hundredfold.
     log_ratio = ROWS["up, then down"].clamp(-math.log(BETA), math.log(BETA))

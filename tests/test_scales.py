@@ -332,6 +332,7 @@ def test_every_exception_is_still_read():
         assert parameter in parameters_read(notebook_of(STAGES[stage])), (stage, parameter)
 
 
+@pytest.mark.fault("stale-results")
 def test_what_is_read_is_found():
     assert "seeds" in parameters_read("notebooks/nfpo/training.ipynb")
     assert {"recipes.nfpo.parameters", "dynamics.segment"} <= parameters_read("notebooks/nfpo/dynamics.ipynb")
@@ -339,6 +340,7 @@ def test_what_is_read_is_found():
     assert "evaluate" in parameters_read("notebooks/nfpo/training.ipynb")  # by hyperparameter_table
 
 
+@pytest.mark.fault("stale-results")
 @pytest.mark.parametrize("name", STAGES)
 def test_a_parameter_that_a_notebook_reads_is_a_parameter_of_its_stage(name):
     allowed = {parameter for stage, parameter in NO_PARAMETER_OF_RESULTS if stage == name}

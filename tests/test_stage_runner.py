@@ -341,6 +341,7 @@ def test_output_folder_is_replaced_as_a_whole_and_nothing_is_left_over(twice):
 # --- runs that fail -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("secret-in-a-log")
 @pytest.mark.slow
 def test_failure_names_cell_line_and_library_hides_secrets_and_leaves_no_output(repo, monkeypatch, capsys):
     monkeypatch.setenv("MY_PASSWORD", "swordfish")

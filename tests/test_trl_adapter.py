@@ -163,6 +163,7 @@ def test_grpo_is_trls_own(make, loss_type, accumulate):
         assert logged(ours, name)[name] == pytest.approx(logged(theirs, name)[name], abs=1e-6)
 
 
+@pytest.mark.fault("mean-of-means")
 @pytest.mark.parametrize("loss_agg_mode", [m for m in AGGREGATIONS if m != "token-sum"])
 def test_micro_batches_change_nothing(make, loss_agg_mode):
     """Real steps, the second off-policy: 8 responses at once, and as 4 x 2."""
@@ -344,6 +345,7 @@ def test_router_loss_as_trl(make):
 # --- around the loss ----------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("truncated-in-the-denominator")
 def test_truncated_responses_masked(make):
     trainer = make("nfpo", mask_truncated_completions=True)
     trainer.train()

@@ -87,6 +87,7 @@ def test_truncated_is_wrong_even_with_the_right_number():
     assert verify_integer("11+6=17", "17", finished=True).correct is True
 
 
+@pytest.mark.fault("reward-for-an-unreadable-gold")
 @pytest.mark.parametrize(
     "gold", ["", "abc", "1.5", "1/2", "7.0", " 7", "7\n", "+7", "--7", "1,000", "٧", None, 7]
 )
@@ -128,6 +129,7 @@ def test_last_number_on_texts_of_the_task(text):
         assert text[: digits[-1] + 1].endswith(found)
 
 
+@pytest.mark.fault("two-scores-for-one-sample")
 def test_one_reward_per_response_in_order():
     predictions = ["1", "I do not know.", "=2", "", "3"]
     golds = ["1", "1", "2", "2", "2"]

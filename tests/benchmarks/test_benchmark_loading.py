@@ -307,6 +307,7 @@ def items(*pairs):
     ]
 
 
+@pytest.mark.fault("contradicting-copies")
 def test_duplicates_are_dropped_and_disagreeing_ones_altogether(project, write):
     records = items(
         ("Find $x$ if $x+1 = 3$.", "2"),
@@ -326,6 +327,7 @@ def test_duplicates_are_dropped_and_disagreeing_ones_altogether(project, write):
             load_training_set("train", duplicates="no", data_dir=project)
 
 
+@pytest.mark.fault("trained-on-the-test")
 def test_evaluation_problems_are_left_out(project, write):
     long = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
     records = items((f"{long} sixteen", "1"), ("What is 2+2 ?", "4"), ("What is 2-2?", "0"))
@@ -348,6 +350,7 @@ def test_evaluation_problems_are_left_out(project, write):
         load_training_set("train", exclude=["levels"], data_dir=project)
 
 
+@pytest.mark.fault("trained-on-the-test")
 def test_an_evaluation_set_is_not_trained_on(project, write):
     write(project, "test.jsonl", SUMS)
     with pytest.raises(ValueError, match="name='test': an evaluation set is not to train on"):

@@ -212,6 +212,7 @@ def test_how_answers_are_graded(shared):
 # --- golds -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("gold-not-equal-to-itself")
 @pytest.mark.slow
 def test_golds_are_graded_correct_against_themselves(shared):
     pytest.importorskip("math_verify", reason="math-verify is not installed")

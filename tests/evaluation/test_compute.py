@@ -69,6 +69,7 @@ def test_a_group_typed_in():
     assert table.set_index(["purpose", "activity"]).flops["base", "verify"] == 0
 
 
+@pytest.mark.fault("compute-counted-in-rollouts")
 def test_rollout_counts_mislead():
     # 64 responses, or 8 and corrections behind long prompts: an eighth of the rollouts, more FLOPs
     plain, corrected = Ledger(), Ledger()

@@ -104,6 +104,7 @@ def test_coverage_by_unit():
     assert hits["seeds within benchmark"] < hits["seeds"]
 
 
+@pytest.mark.fault("interval-that-does-not-cover")
 def test_few_seeds_make_a_bootstrap_too_narrow():
     rng = np.random.default_rng(3)
     found = [

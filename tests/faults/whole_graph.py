@@ -1,6 +1,6 @@
 """What happens to the whole graph when the machine fails: tried on scale smoke in a clone, with real faults.
 
-    python tests/faults/whole_graph.py --kills 20 --seed 0 --out reports/faults.json
+    python tests/faults/whole_graph.py --kills 20 --seed 0 --out FILE.json
 
 First the graph runs undisturbed; its outputs are what every disturbed run is held against, byte by byte. Then
 

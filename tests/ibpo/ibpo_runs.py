@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from rlvr.evaluation.test_time import REVISED, SELECTED
+from rlvr.evaluation.at_test_time import REVISED, SELECTED
 
 PROBLEMS = {f"p{i}": 2 + i % 3 for i in range(9)}  # id -> operations
 ARMS = ("gspo", "gspo8", "ibpo", "ibpo_ratio", "ibpo_mask", "score")

@@ -13,10 +13,10 @@ from rlvr.config_corrections import Counterfactual
 from rlvr.engines.local.policy import new_policy
 from rlvr.engines.local.training import train
 from rlvr.engines.training import LocalTraining
-from rlvr.evaluation import test_time
+from rlvr.evaluation import at_test_time
+from rlvr.evaluation.at_test_time import REVISED, SELECTED, revise_arms, select_arms, template_of
 from rlvr.evaluation.requests import embedded, evaluation_of_arm
 from rlvr.evaluation.sampled import sample_policy
-from rlvr.evaluation.test_time import REVISED, SELECTED, revise_arms, select_arms, template_of
 from rlvr.problems import get_task
 from rlvr.problems.tokenizer import Codec, build_tokenizer
 
@@ -78,8 +78,8 @@ def test_the_prompt_of_training_is_shown_at_test_time():
 def test_revisions_and_selections(tmp_path, monkeypatch):
     """Of two arms with one seed, on the program task: columns, pairing, verdicts."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(test_time, "REVISED", {"gspo_prompt": ("gspo", 1), "score_second": ("score", 0)})
-    monkeypatch.setattr(test_time, "SELECTED", {"gspo_best": "gspo"})
+    monkeypatch.setattr(at_test_time, "REVISED", {"gspo_prompt": ("gspo", 1), "score_second": ("score", 0)})
+    monkeypatch.setattr(at_test_time, "SELECTED", {"gspo_best": "gspo"})
     scale = changed(seeds=(0,), ablations=SCALE.ablations.model_dump() | {"seeds": None})
     raw = get_task("program").generate("held_out", 3, 0, (1, 2))
     problems = [embedded(p) for p in raw]
@@ -90,7 +90,7 @@ def test_revisions_and_selections(tmp_path, monkeypatch):
         folder = scale.run_folder(arm, 0, 0) / "final"
         policy.save_pretrained(folder)
         codec.save(folder)
-        own = sample_policy(folder, problems, test_time._sampling(scale), arm)
+        own = sample_policy(folder, problems, at_test_time._sampling(scale), arm)
         frames.append(
             own.assign(arm=arm, lag=0, seed=0, correct=pd.array([False] * len(own), dtype="boolean"))
         )

@@ -46,6 +46,7 @@ def test_a_job_that_reaches_its_last_step_is_done(tmp_path):
     assert told[-1].startswith("done:") and len(ray.submitted) == 1
 
 
+@pytest.mark.fault("resumed-run-that-does-nothing")
 def test_a_success_before_the_last_step_is_not_done(tmp_path):
     job, _ = make_job(tmp_path)
     ray = FakeRay([lambda: save_checkpoint(job, 175), step_line(175) + "\n"])
@@ -69,6 +70,7 @@ def test_the_log_alone_does_not_make_it_done(tmp_path):
         submit(job, FakeRay([step_line(STEPS) + "\n"]))
 
 
+@pytest.mark.fault("half-a-checkpoint")
 def test_a_mark_without_its_checkpoint_counts_for_nothing(tmp_path):
     job, _ = make_job(tmp_path)
     save_checkpoint(job, 50)
@@ -250,6 +252,7 @@ def test_a_state_file_of_somebody_else(tmp_path):
         make_job(tmp_path)
 
 
+@pytest.mark.fault("secret-in-a-log")
 def test_secrets_reach_neither_the_state_nor_the_screen(tmp_path, monkeypatch):
     secret = "correct-horse-battery"
     monkeypatch.setenv("WANDB_API_KEY", secret)

@@ -115,6 +115,7 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
     assert "is not set here" in capsys.readouterr().err
 
 
+@pytest.mark.fault("another-loss-than-the-one-named")
 def test_a_loss_that_verl_would_not_run_starts_nothing(ready, monkeypatch, capsys):
     monkeypatch.setattr(start.os, "execv", lambda *_: pytest.fail("verl was started"))
     monkeypatch.setattr(start, "loss_faults", lambda words: ["policy_loss: nfpo has no parameter 'horizn'"])

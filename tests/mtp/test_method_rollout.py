@@ -94,6 +94,7 @@ def test_one_batch_may_do():
     assert len(full.generated) == 1
 
 
+@pytest.mark.fault("filter-on-the-shaped-reward")
 def test_the_filter_reads_the_verdict_not_the_shaped_reward():
     """Two wrong answers of different lengths have different shaped rewards, and teach nothing."""
     asked = []

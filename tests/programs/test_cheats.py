@@ -22,6 +22,7 @@ def test_there_are_enough_of_them():
     assert all(cheat.program != cheat.twin for cheat in CHEATS)
 
 
+@pytest.mark.fault("program-reaches-its-judge")
 def test_no_cheat_passes_and_none_is_left_undecided(isolated):
     results = isolated.verify_many([(cheat.program, TASKS[cheat.task]) for cheat in CHEATS], form="code")
     assert _table(results, False) == {}

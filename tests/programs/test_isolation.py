@@ -46,6 +46,7 @@ print("yes" if errors == 9 else errors)
 """
 
 
+@pytest.mark.fault("network-by-another-door")
 def test_no_way_to_the_network(isolated):
     name = f"rlvr-test-{os.getpid()}"
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as unix:
@@ -232,6 +233,7 @@ def _descendants(pid: int) -> list[tuple[int, str]]:
     return found
 
 
+@pytest.mark.fault("processes-left-behind")
 @pytest.mark.parametrize(("mode", "rounds"), [("none", 20), ("unsafe", 4)])  # of ten programs
 def test_nothing_is_left_after_many_programs(mode, rounds, network, monkeypatch, tmp_path):
     if mode == "none" and network != "none":

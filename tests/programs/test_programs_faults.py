@@ -21,6 +21,7 @@ def run(pool, code, task=DOUBLE):
 
 
 # verl prime_code: a wrong solution made compute_score raise UnboundLocalError with its default arguments
+@pytest.mark.fault("error-instead-of-a-score")
 def test_a_wrong_solution_gets_a_result(network):
     response = "Here it is:\n```python\nprint(0)\n```"
     result = verify_program(response, DOUBLE, network=network.partition(":")[0])
@@ -29,6 +30,7 @@ def test_a_wrong_solution_gets_a_result(network):
 
 
 # verl prime_code; allenai/olmo-eval#354: no tests, and therefore all passed
+@pytest.mark.fault("no-tests-passed")
 @pytest.mark.parametrize("kind", ["stdin", "functional", "asserts", "check", "script"])
 def test_no_tests_is_no_pass(pool, kind):
     task = ProgramTask("own/none", kind, (), None if kind == "stdin" else "f")
@@ -36,6 +38,7 @@ def test_no_tests_is_no_pass(pool, kind):
     assert (result.correct, result.reason) == (None, "no_tests")
 
 
+@pytest.mark.fault("no-tests-passed")
 @pytest.mark.parametrize(
     "test",
     [
@@ -52,6 +55,7 @@ def test_tests_that_cannot_fail_are_no_pass(pool, test):
     assert (result.correct, result.reason) == (None, "bad_tests")
 
 
+@pytest.mark.fault("no-tests-passed")
 def test_assertions_that_are_not_reached_are_no_pass(pool):
     statements = ("assert f(2) == [2]", "for x in f(0):\n    assert x == 0")
     task = ProgramTask("own/r", "asserts", statements, "f")
@@ -61,6 +65,7 @@ def test_assertions_that_are_not_reached_are_no_pass(pool):
     assert run(pool, "def f(x):\n    return [x]\n", task) == (True, "correct")
 
 
+@pytest.mark.fault("no-tests-passed")
 def test_tests_that_do_not_ask_the_program_are_no_pass(pool):
     task = ProgramTask("own/v", "check", ("def check(candidate):\n    assert True\n",), "f")
     assert run(pool, "def f(x):\n    return 0\n", task) == (None, "bad_tests")
@@ -68,6 +73,7 @@ def test_tests_that_do_not_ask_the_program_are_no_pass(pool):
 
 # rllm-org/rllm#915: one zombie per program that ran out of time
 # rllm-org/rllm#915 (comment), openai/codex#4337: a grandchild holds stdout, the reader hangs
+@pytest.mark.fault("processes-left-behind", "grandchild-holds-the-output")
 @pytest.mark.parametrize("start", ["subprocess.Popen(['sleep', '999'])", "os.fork() or time.sleep(999)"])
 def test_grandchildren_neither_hang_nor_stay(pool, hasty, start):
     code = f"import os, subprocess, sys, time\nsys.stdout.flush()\n{start}\n"
@@ -85,12 +91,14 @@ def test_grandchildren_neither_hang_nor_stay(pool, hasty, start):
 
 
 # NVIDIA-NeMo/Gym PR#2956, verl prime_code: sys.stdout and sys.stdin were StringIO, without a buffer
+@pytest.mark.fault("streams-without-bytes")
 def test_binary_streams(pool):
     code = "import sys\nn = int(sys.stdin.buffer.readline())\nsys.stdout.buffer.write(b'%d\\n' % (2 * n))\n"
     assert run(pool, code) == (True, "correct")
 
 
 # NVIDIA-NeMo/Gym PR#2956: the interpreter's limit on digits
+@pytest.mark.fault("limit-on-long-integers")
 def test_integers_of_many_digits(pool):
     task = ProgramTask("own/big", "stdin", (("5000\n", "1" + "0" * 5000 + "\n"),))
     assert run(pool, "print(10 ** int(input()))\n", task) == (True, "correct")
@@ -107,6 +115,7 @@ def test_integers_of_many_digits(pool):
 
 
 # NVIDIA-NeMo/Gym PR#3153: 200 of 200 tasks passed
+@pytest.mark.fault("tests-compiled-with-the-answer")
 def test_a_decorator_at_the_end_swallows_nothing(pool):
     swallow = WRONG["running"] + "@(lambda f: (lambda c: None))\n"
     joined = f"{swallow}{RUNNING_TEST}\ncheck(running_max)\n"
@@ -123,6 +132,7 @@ def test_a_decorator_at_the_end_swallows_nothing(pool):
 
 
 # NVIDIA-NeMo/Gym PR#2015 (review): a sandbox that failed was trained on as a wrong answer
+@pytest.mark.fault("machine-failure-is-a-wrong-answer")
 def test_failures_of_the_machine_are_undecided(monkeypatch, pool):
     calls = [0]
     real = Worker.run
@@ -141,6 +151,7 @@ def test_failures_of_the_machine_are_undecided(monkeypatch, pool):
     assert lost[0].first_failure == "the sandbox did not start" and lost[0].verdict().correct is None
 
 
+@pytest.mark.fault("machine-failure-is-a-wrong-answer")
 def test_a_lost_worker_is_replaced(network, monkeypatch):
     monkeypatch.setattr("rlvr.verifiers.programs.worker._SILENCE", 0.5)
     monkeypatch.setattr("rlvr.verifiers.programs.worker._GRACE", 0.5)
@@ -159,6 +170,7 @@ def test_a_lost_worker_is_replaced(network, monkeypatch):
 
 
 # open-compass/opencompass#1930: deep recursion ended the evaluation
+@pytest.mark.fault("deep-recursion")
 @pytest.mark.parametrize(
     "code",
     [
@@ -186,6 +198,7 @@ def test_deep_values_and_allowed_depth(pool):
 
 
 # verl prime_code: fifteen seconds of output were kept in memory
+@pytest.mark.fault("flood-of-output")
 def test_a_flood_of_output_is_cut(pool):
     import resource
 
@@ -196,6 +209,7 @@ def test_a_flood_of_output_is_cut(pool):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # kilobytes
 
 
+@pytest.mark.fault("two-scores-for-one-sample")
 def test_exactly_one_result_per_item_in_order(network):
     """Rewards must not slide to the neighbour, whatever happens in between."""
     kinds = {
@@ -235,6 +249,7 @@ def send(*messages):
 """
 
 
+@pytest.mark.fault("program-reaches-its-judge")
 @pytest.mark.parametrize(
     "answer",
     [

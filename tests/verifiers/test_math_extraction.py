@@ -92,6 +92,7 @@ def test_statements(text, answer):
     assert first(text) == answer
 
 
+@pytest.mark.fault("which-answer-counts")
 def test_the_last_commitment_wins_and_a_statement_never_beats_one():
     """The stated policy, on the response that verl's math_dapo grades by its last ``Answer:``."""
     text = "Answer: \\boxed{204}\nHmm wait, Answer: 17? no it is not."

@@ -142,6 +142,7 @@ def test_truncated_responses_are_wrong():
     assert (verdict.correct, verdict.extracted, verdict.reason) == (False, "5", "truncated")
 
 
+@pytest.mark.fault("gold-not-equal-to-itself")
 def test_the_self_test_finds_a_gold_answer_that_fails_in_a_wrapping():
     assert "Answer: {}" in WRAPPINGS and any("boxed" in w for w in WRAPPINGS) and "**{}**" in WRAPPINGS
     failed = self_test([("good", "5"), ("words and a number", "about 5 to 6 days or so")])

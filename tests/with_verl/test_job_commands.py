@@ -46,6 +46,7 @@ def test_the_check_before_a_job_passes(monkeypatch, name):
     assert [line for line in lines if line.startswith(("warning", "note"))] == []
 
 
+@pytest.mark.fault("seed-that-goes-nowhere")
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_what_verl_composes_is_what_the_experiment_says(name):
     experiment = EXPERIMENTS[name]

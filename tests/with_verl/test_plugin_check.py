@@ -69,6 +69,7 @@ BYPASS = "algorithm.rollout_correction.bypass_mode=True"
 DISTIL = ("distillation.enabled=True", "distillation.distillation_loss.use_task_rewards=False")
 
 
+@pytest.mark.fault("another-loss-than-the-one-named")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

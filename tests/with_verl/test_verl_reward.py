@@ -59,6 +59,7 @@ def test_each_kind_by_its_verifier(problem, right, wrong):
     assert (cut["score"], cut["truncated"], cut["reason"]) == (0.0, 1.0, "truncated")
 
 
+@pytest.mark.fault("undecided-counted-as-wrong", "machine-failure-is-a-wrong-answer")
 def test_undecided_is_never_a_silent_zero(monkeypatch, caplog):
     monkeypatch.setattr(reward, "_counts", reward.Counter())
     with caplog.at_level(logging.WARNING), pytest.raises(Undecided, match="bad_gold"):

@@ -186,6 +186,7 @@ def test_a_second_end_token_finishes_a_response(tmp_path):
 
 
 # huggingface/trl PR#4970: with pad == eos, a mask made from token values drops the end token
+@pytest.mark.fault("mask-from-token-values")
 def test_an_end_token_that_is_also_padding_is_counted(model, samples, tmp_path):
     folder = save(policy(), tmp_path)
     for name in ("config.json", "generation_config.json"):
@@ -224,6 +225,7 @@ def test_stop_strings_and_stop_tokens(model, samples):
 
 
 # vllm-project/vllm#5898, #23138; verl-project/verl#3126 (a seed that never reached the engine)
+@pytest.mark.fault("response-depends-on-its-neighbours")
 def test_a_response_depends_on_seed_problem_and_number_alone(model, samples):
     everything = by_key(samples)
     settings = config(samples=8, seeds=(1, 0), log_probs=True, chunk_size=96)
@@ -237,6 +239,7 @@ def test_a_response_depends_on_seed_problem_and_number_alone(model, samples):
     assert by_key(alone).equals(same)
 
 
+@pytest.mark.fault("seed-that-goes-nowhere")
 def test_seeds_and_samples_differ(samples):
     texts = samples.pivot(index=["problem", "sample"], columns="seed", values="text")
     assert (texts[0] != texts[1]).mean() > 0.9

@@ -268,6 +268,7 @@ def test_requests_and_their_seeds():
 
 
 # huggingface/trl PR#7039: a chat model ends its turns with an id that is not the tokenizer's
+@pytest.mark.fault("one-of-several-end-tokens")
 def test_every_end_token_of_the_generation_config_counts(tmp_path):
     tokenizer = codec().tokenizer  # <eos> is 1
     folder = save(policy(), tmp_path)

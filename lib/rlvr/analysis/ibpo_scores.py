@@ -50,8 +50,8 @@ def score_frame(samples: pd.DataFrame, revised: pd.DataFrame, selected: pd.DataF
     Args:
         samples: graded, of ``base`` and every arm, lag 0, with ``arm``, ``seed``, ``problem``, ``correct``
             and ``difficulty``.
-        revised: of :func:`rlvr.evaluation.test_time.revise_arms`.
-        selected: of :func:`rlvr.evaluation.test_time.select_arms`; N is 8, or as many samples as there are.
+        revised: of :func:`rlvr.evaluation.at_test_time.revise_arms`.
+        selected: of :func:`rlvr.evaluation.at_test_time.select_arms`; N is 8, or all samples that there are.
     """
     trained = samples.assign(method=samples["arm"])
     parts = [_means(trained), _means(revised)]
