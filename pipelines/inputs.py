@@ -10,7 +10,8 @@ and DVC, which writes its whole lock file anew after every stage, has a short on
 
 In dvc.yaml a stage says, under ``meta``:
 
-    params: parameters that it reads, as paths in the scale file; ``${item.arm}`` stands for the arm
+    params: parameters that it reads, as paths in the scale file; ``${item.arm}`` stands for the arm, and
+        ``recipes.{ablations.arms}`` for each of these arms
     skip: modules and packages that it imports only where it does not get
     keep: modules of those packages that it does import
     verl: packages that count as a whole at a scale whose engine is verl, and are then not skipped
@@ -23,6 +24,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -69,14 +71,14 @@ def inputs(root: Path, scale_file: str) -> dict[str, dict[str, Any]]:
         code |= {"code": dict(sorted(map(hash_of, modules))) | data}
         for title, arm in instances(name, stage, scale):
             values = {}
-            for path in meta["params"]:
-                path = path.replace(ARM, arm)
-                try:
-                    values[path] = value_of(scale, path)
-                except KeyError:
-                    raise ValueError(
-                        f"{scale_file}: {path} is missing, a parameter of stage {title}"
-                    ) from None
+            for named in meta["params"]:
+                for path in expanded(named.replace(ARM, arm), scale):
+                    try:
+                        values[path] = value_of(scale, path)
+                    except KeyError:
+                        raise ValueError(
+                            f"{scale_file}: {path} is missing, a parameter of stage {title}"
+                        ) from None
             found[title] = code | {"parameters": values}
     return found
 
@@ -99,6 +101,13 @@ def value_of(tree: Mapping[str, Any], path: str) -> Any:
     for part in path.split("."):
         tree = tree[part]
     return tree
+
+
+def expanded(path: str, scale: Mapping[str, Any]) -> list[str]:
+    """``recipes.{ablations.arms}`` -> a path for each of ``ablations.arms``; any other path alone."""
+    if not (several := re.search(r"\{([\w.]+)\}", path)):
+        return [path]
+    return [path.replace(several[0], one) for one in value_of(scale, several[1])]
 
 
 def short_hash(text: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 from notebook_factory import PROJECT
 
 from pipelines.imports import Sources
-from pipelines.inputs import ARM, instances, notebook_of
+from pipelines.inputs import ARM, expanded, instances, notebook_of
 from rlvr.config import Scale, load_scale, load_yaml
 
 ROOT_SCALE = PROJECT / "params.yaml"
@@ -106,9 +107,10 @@ def test_every_parameter_a_stage_names_is_in_the_scale_file(path):
         if name.split("/")[-1] == "inputs":
             continue
         for key in parameters_of(stage):
-            for arm in raw["arms"]:
+            paths = [one for arm in raw["arms"] for one in expanded(key.replace("${item.arm}", arm), raw)]
+            for one in paths:
                 value = raw
-                for part in key.replace("${item.arm}", arm).split("."):
+                for part in one.split("."):
                     assert part in value, f"stage {name}: {key} is not in {path.relative_to(PROJECT)}"
                     value = value[part]
 
@@ -323,7 +325,8 @@ def parameters_read(notebook: str) -> set[str]:
 
 def names(parameter: str, read: str) -> bool:
     """Whether a change of what is read is a change of the named parameter."""
-    wanted, got = parameter.replace("${item.arm}", "*").split("."), read.split(".")
+    wanted = re.sub(r"\$?\{[\w.]+\}", "*", parameter).split(".")
+    got = read.split(".")
     return len(wanted) <= len(got) and wanted == got[: len(wanted)]
 
 

@@ -59,23 +59,27 @@ def test_killed_in_the_middle_of_a_training_and_run_again(clone):
         cwd=clone, env=environment(clone), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     partial = clone / ".work/partial"
-    checkpoints = "runs__smoke__*__*/*/seed*/lag*/checkpoint-*.pt"
+    checkpoints = [f"runs__smoke__{stage}/**/seed*/lag*/checkpoint-*.pt" for stage in ("train__*", "ablate")]
+
+    def found() -> list[Path]:
+        return [path for pattern in checkpoints for path in partial.glob(pattern)]
+
     deadline = time.monotonic() + 240
-    while not list(partial.glob(checkpoints)):
+    while not found():
         assert process.poll() is None, "dvc ended before the first training checkpoint"
         assert time.monotonic() < deadline, "no checkpoint"
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    (checkpoint, *_) = partial.glob(checkpoints)
-    stage, arm = checkpoint.parts[-5].split("__")[2:]  # `train` or, of an ablation, `ablate`
-    KILLED.update(stage=stage, arm=arm)
-    assert not (clone / "runs/smoke" / stage / arm).exists(), "a training that was killed left an output"
+    slug = found()[0].relative_to(partial).parts[0].split("__")[2:]  # `train` and its arm, or `ablate`
+    stage = "@".join(slug)
+    KILLED.update(stage=stage)
+    assert not (clone / "runs/smoke" / "/".join(slug)).exists(), "a training that was killed left an output"
     first = time.monotonic() - start
     start = time.monotonic()
     output = repro(clone)
-    assert f"{stage}@{arm}" in ran(output)
-    timing = json.loads((clone / f"runs/smoke/timings/{stage}__{arm}.json").read_text())
+    assert stage in ran(output)
+    timing = json.loads((clone / f"runs/smoke/timings/{'__'.join(slug)}.json").read_text())
     assert timing["resumed"] is True, "the killed training started over"
     assert "problems" not in ran(output) and "base" not in ran(output), "finished stages were run again"
     print(f"\nsmoke graph: {first:.0f} s until the kill, {time.monotonic() - start:.0f} s after it")
@@ -98,11 +102,11 @@ def test_a_killed_and_resumed_run_ends_as_an_undisturbed_one(clone):
     """Forced, and with the unfinished work gone: the same bytes for a training, its evaluation, a table."""
     before = locked(clone)
     shutil.rmtree(clone / ".work", ignore_errors=True)
-    stage, arm = KILLED["stage"], KILLED["arm"]
+    killed = KILLED["stage"]
     stages = [
         "base",
-        f"{stage}@{arm}",
-        "evaluate_ablations" if stage == "ablate" else f"evaluate@{arm}",
+        killed,
+        "evaluate_ablations" if killed == "ablate" else killed.replace("train", "evaluate"),
         *"accuracy training dynamics surrogate".split(),
     ]
     for stage in stages:

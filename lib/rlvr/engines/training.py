@@ -217,17 +217,53 @@ class VerlTraining:
         return job, ray
 
 
+@dataclass
+class VerlArms:
+    """Several arms of a scale as verl jobs, one arm after the other, each in a folder of its own."""
+
+    trainings: dict[str, VerlTraining]
+    engine: Engine = "verl"
+    names = ("arm", "seed", "lag")
+
+    @property
+    def steps(self) -> int:
+        return max(training.steps for training in self.trainings.values())
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"engine": self.engine, "arms": ", ".join(self.trainings)}
+
+    def runs(self, out: str | Path) -> dict[tuple, Path]:
+        return {
+            key: folder
+            for arm, training in self.trainings.items()
+            for key, folder in _with_arm(arm, training.runs(Path(out, arm)))
+        }
+
+    def run(self, out: str | Path, scratch: str | Path, on_progress: OnProgress | None = None) -> None:
+        total = sum(training.steps * len(training.experiments) for training in self.trainings.values())
+        before = 0
+        for arm, training in self.trainings.items():
+
+            def shifted(done: int, _: int, before: int = before) -> None:
+                on_progress(before + done, total)
+
+            training.run(Path(out, arm), Path(scratch, arm), shifted if on_progress else None)
+            before += training.steps * len(training.experiments)
+
+
 def training_of(
     params_file: str | Path,
     arm: str,
     seed: int | None = None,
     engine: Engine | None = None,
     model_path: str | None = None,
-) -> LocalTraining | VerlTraining:
-    """One arm of a scale file (``params.yaml``), or one experiment of a file of experiments.
+) -> LocalTraining | VerlTraining | VerlArms:
+    """One arm of a scale file (``params.yaml``) or several, or one experiment of a file of experiments.
 
     Args:
-        arm: a recipe of the scale, or the experiment's name.
+        arm: a recipe of the scale or the name of several (:meth:`rlvr.config.Scale.arms_of`), or the
+            experiment's name.
         seed: None: all of the file, each in a folder ``seed<seed>`` of its own.
         engine: None: the file's own; experiments are verl jobs.
         model_path: of an experiment: a folder in place of the model's name on the hub.
@@ -263,8 +299,13 @@ def training_of(
     from rlvr.engines.jobs.embedded import experiment_of
     from rlvr.engines.jobs.experiments import GPUHours
 
-    experiments = {one: experiment_of(scale, arm, one) for one in seeds}
-    return VerlTraining(experiments, GPUHours(experiment=1, total=1), scale, seed)
+    def of_arm(one: str) -> VerlTraining:
+        own = [s for s in seeds if s in scale.seeds_of(one)]
+        experiments = {s: experiment_of(scale, one, s) for s in own}
+        return VerlTraining(experiments, GPUHours(experiment=1, total=1), scale, seed)
+
+    arms = scale.arms_of(arm)
+    return of_arm(arm) if arms == (arm,) else VerlArms({one: of_arm(one) for one in arms})
 
 
 def _seeds(known: tuple[int, ...], seed: int | None) -> tuple[int, ...]:
