@@ -134,7 +134,7 @@ def test_a_named_training_may_start(tmp_path, monkeypatch, words):
     ("name", "message"),
     [
         ("ibpo-32b-gspo", "up to 8,608 GPU-hours a seed, max_gpu_hours.experiment is 1,000"),
-        ("ibpo-32b-ibpo", "cannot be run by verl yet"),
+        ("ibpo-32b-score", "cannot be run by verl yet"),
     ],
 )
 def test_what_may_not_start_says_why(tmp_path, name, message):

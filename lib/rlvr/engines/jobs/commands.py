@@ -136,7 +136,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from rlvr.engines.jobs.command import overrides, shell_command
+    from rlvr.engines.jobs.command import environment_of, overrides, shell_command
     from rlvr.engines.jobs.redaction import check_no_secret
 
     _, experiment = find(options)
@@ -144,7 +144,7 @@ def _show(options: argparse.Namespace) -> int:
         experiment, _seed(options, experiment), str(_root(options)), _model(options), options.set
     )
     check_no_secret(words)
-    print(shell_command(words))
+    print(shell_command(words, environment_of(experiment)))
     return 0
 
 
