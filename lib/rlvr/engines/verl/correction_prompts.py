@@ -27,7 +27,7 @@ class CorrectionPrompts:
         count: tokens of a chat, as the agent loop makes them.
         longest: tokens that a prompt may have.
         shown: characters shown of one response at most; fewer where the prompt would be too long, half as
-            many each time [choice]. Embedded responses are always shown whole.
+            many each time. Embedded responses are always shown whole.
     """
 
     LEAST = 250  # characters of a response, below which nothing is left to compare
