@@ -224,7 +224,7 @@ def test_corrections_are_rewarded_by_our_verifiers(jobs):
         for row in again(done, step).corrections:
             problem = codec.decode(row.prompt).partition("?")[0] + "?"  # compare: the problem comes first
             (text,), (ended,) = codec.responses([row.response])
-            assert row.score == float(verify_integer(text, golds[problem], ended))
+            assert row.score == float(verify_integer(text, golds[problem], ended).correct)
             seen.add(row.score)
     assert seen == {0.0, 1.0}
 

@@ -145,6 +145,12 @@ def test_a_text_prompt_is_shortened_until_it_fits():
     assert shortened["content"].count("x" * 375) == 4  # two ends of 750 characters each, of two responses
 
 
+def test_of_text_there_is_one_template():
+    prompts = CorrectionPrompts(Counterfactual(template="problem_last"), Characters, counted, 10**6)
+    with pytest.raises(ValueError, match=r"counterfactual.template='problem_last'.*compare"):
+        prompts(text_row(), [65], [])
+
+
 def test_what_fits_in_no_way_is_not_corrected():
     assert CorrectionPrompts(Counterfactual(), Characters, counted, 100)(text_row(), [65], []) is None
     assert CorrectionPrompts(Counterfactual(), tokenizer(), counted, 3)(embedded("1+1?"), [2], []) is None

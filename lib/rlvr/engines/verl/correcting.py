@@ -35,7 +35,6 @@ from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_
 from rlvr.counterfactual.operators import Candidate
 from rlvr.counterfactual.second_pass import Judged, choose_targets, describe, judge, shaping, token_mask
 from rlvr.engines.jobs.command import CORRECTING
-from rlvr.engines.jobs.rows import EMBEDDED
 from rlvr.engines.local.accounting import Compute
 from rlvr.engines.local.corrections import CORRECTIONS, REFERENCES
 from rlvr.engines.local.rollout import derive_seed
@@ -55,6 +54,7 @@ from rlvr.rewards import shaped_reward
 from rlvr.verifiers.programs import extract_program
 
 RECORDS = ("records_dir", "records_per_step", "records_every", "records_megabytes")
+PROGRAMS = ("function", "stdin")  # kinds of problems whose responses hold one
 OWN = (BLOCK, "shown_characters", *RECORDS)
 
 
@@ -271,11 +271,12 @@ class CorrectingTrainer(RecordingTrainer):
         self, base: _Rows, rows: Tensor, references: Tensor, found: _Rows, targets: list[dict]
     ) -> Judged:
         count = self.counterfactual.corrections
-        kinds = [row["extra_info"]["kind"] if row["data_source"] != EMBEDDED else None for row in targets]
+        kinds = [row["extra_info"]["kind"] for row in targets]
 
-        def candidate(ids: list[int], kind: str | None) -> Candidate:
-            text = self.tokenizer.decode(ids, skip_special_tokens=True)
-            return Candidate(ids, extract_program(text) if kind in ("function", "stdin") else text)
+        def candidate(ids: list[int], kind: str) -> Candidate:
+            if kind not in PROGRAMS:
+                return Candidate(ids)
+            return Candidate(ids, extract_program(self.tokenizer.decode(ids, skip_special_tokens=True)))
 
         shown = [[base.tokens[r] for r in of if r >= 0] for of in references.tolist()]
         there = [not math.isnan(score) for score in found.scores.flatten().tolist()]

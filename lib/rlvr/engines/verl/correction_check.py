@@ -63,10 +63,11 @@ def check_corrections(config: DictConfig) -> list[str]:
         Failed: settings that do not go together, a loss that needs a mask that nobody makes, or corrections
             for a trainer that does not read them.
     """
-    mode = config.trainer.v1.trainer_mode
+    v1 = config.trainer.get("v1", None) or {}  # verl's experimental trainers have none
+    mode = v1.get("trainer_mode", None)
     masks = _needs_mask(config)
     if mode not in MODES:
-        if (config.trainer.v1.get(mode, None) or {}).get(BLOCK, None) is not None:
+        if (v1.get(mode, None) or {}).get(BLOCK, None) is not None:
             raise Failed(
                 f"trainer.v1.{mode}.{BLOCK} is read by nobody: allowed is trainer.v1.trainer_mode of "
                 f"{', '.join(MODES)}"

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rlvr.checks import check_choice
 from rlvr.config_corrections import Counterfactual
 from rlvr.counterfactual.prompts import TokenPrompts, text_prompt
 from rlvr.engines.jobs.rows import EMBEDDED
 from rlvr.problems.tokenizer import Codec
 
 Chat = list[dict[str, str]]
+TEXT_TEMPLATE = "compare"  # of text there is one for each kind of problem
 SHOWN = 24_000  # characters shown of one response, as rlvr.counterfactual.prompts.text_prompt has it
 
 
@@ -46,10 +48,15 @@ class CorrectionPrompts:
     def __call__(
         self, row: Mapping[str, Any], response: Sequence[int], references: Sequence[Sequence[int]]
     ) -> Chat | None:
-        """The chat, or None where no prompt fits. ``response``, ``references``: token ids."""
+        """The chat, or None where no prompt fits. ``response``, ``references``: token ids.
+
+        Raises:
+            ValueError: a template that this kind of problem does not have.
+        """
         *before, asked = ({"role": turn["role"], "content": turn["content"]} for turn in row["raw_prompt"])
         if row["data_source"] == EMBEDDED:
             return self._fitting([*before, asked | {"content": self._tokens(asked, response, references)}])
+        check_choice("counterfactual.template", self.settings.template, (TEXT_TEMPLATE,))
         kind = row["extra_info"]["kind"]
         texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (response, *references)]
         limit = self.shown
