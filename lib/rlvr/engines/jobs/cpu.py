@@ -74,9 +74,6 @@ ENVIRONMENT: dict[str, str] = {
     "HF_HUB_OFFLINE": "1",  # everything is on disk: no look-ups that time out
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # Ray's default, 15, gives way to whatever else the machine does
-    # Ray's node and its agents wait this long for each other; its 30 s are too few on a loaded machine
-    "RAY_raylet_start_wait_time_s": "300",
-    "RAY_agent_register_timeout_ms": "300000",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # vLLM's default reserves cores, of which there are two
