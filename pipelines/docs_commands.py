@@ -122,6 +122,12 @@ def verl_remarks(objective: Objective) -> list[str]:
 
 def trainers(objective: Objective) -> str:
     """verl and TRL, with the first parameter as an example of how to give one."""
+    if objective.needs == ("token_mask",):
+        return (
+            "The local engine makes `token_mask` in a recipe with a block `counterfactual` of the variant "
+            "`mask`, and [verl](../verl.md#ibpo-a-second-generation-pass) with the trainer `rlvr_ibpo`; "
+            "without one both refuse the name. [TRL](../trl.md) has nothing to give for it."
+        )
     if lacking := objective.needs:
         given = "mtp" in method_blocks(objective)
         who = "[verl](../verl.md) and [TRL](../trl.md)"

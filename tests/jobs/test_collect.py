@@ -8,7 +8,16 @@ import pytest
 import torch
 from job_fixtures import make_job, save_checkpoint
 
-from rlvr.engines.jobs.collect import collect, metrics_frame, read_metrics, read_records, with_trace
+from rlvr.engines.jobs.collect import (
+    collect,
+    compute_frame,
+    metrics_frame,
+    read_metrics,
+    read_records,
+    with_trace,
+)
+from rlvr.engines.local.accounting import table_of
+from rlvr.evaluation.compute import Ledger
 from rlvr.ratios import forward_trace
 
 
@@ -60,6 +69,25 @@ def test_rows_are_numbered_and_named_as_the_local_engine_does():
     assert frame["val_pass1_after"].dropna().tolist() == [0.5]
     assert frame["kl"].tolist() == [0.01] * 3
     assert frame["entropy"].tolist() == [0.7] * 3  # no engine's: the estimate
+
+
+def test_what_our_trainers_say_of_corrections_has_the_local_engine_s_names():
+    counted = {"rlvr/compute/base_decode_tokens": 30.0, "rlvr/compute/correction_decode_tokens": 7.0}
+    steps = {
+        1: values(1, **counted, **{"rlvr/targets": 5.0}),
+        2: values(2, **counted),
+        4: values(4, **counted),
+    }
+    frame = metrics_frame(steps, 4)
+    assert frame["targets"].dropna().tolist() == [5.0]
+    assert not [
+        name for name in frame if "compute" in name or name in ("response_tokens", "entropy_estimate")
+    ]
+    compute = compute_frame(steps, 4)
+    assert compute["step"].tolist() == [1, 2, 3, 4]
+    assert compute["base_decode_tokens"].tolist() == [30, 60, 60, 90]  # of the third nothing is known
+    assert Ledger.from_dict(table_of(dict(compute.iloc[-1])))["correction", "decode"].tokens == 21
+    assert compute_frame({1: values(1)}, 1) is None
 
 
 def test_the_engine_s_entropy_is_taken_where_there_is_one():

@@ -8,7 +8,7 @@ from job_fixtures import save_checkpoint
 
 from rlvr.config import load_scale
 from rlvr.engines.jobs.changed import check_unchanged
-from rlvr.engines.jobs.command import data_files, overrides
+from rlvr.engines.jobs.command import data_files, environment_of, overrides
 from rlvr.engines.jobs.cpu import MODE, OF_OWN_RAY, RAY, job_settings
 from rlvr.engines.jobs.embedded import clear_if_other, experiment_of, prepare, settings
 from rlvr.engines.jobs.jobs import Job
@@ -182,3 +182,39 @@ def test_an_experiment_is_a_verl_job():
 def test_unknown_engine():
     with pytest.raises(ValueError, match="engine='ray': allowed are local, verl and None"):
         training_of(str(FILE), "nfpo", 0, engine="ray")
+
+
+def with_ibpo(scale, **settings):
+    recipe = type(scale.recipes["grpo"])(objective="gspo", counterfactual=settings)
+    return scale.model_copy(update={"recipes": scale.recipes | {"ibpo": recipe}})
+
+
+def test_an_arm_with_corrections(scale, tmp_path):
+    experiment = experiment_of(with_ibpo(scale, references=2, corrections=3), "ibpo", 0)
+    words = words_of(experiment)
+    longest, written = experiment.data.max_prompt_length, scale.train.max_new_tokens
+    # the problem, three responses with a token after each, and the end of the prompt
+    assert words["actor_rollout_ref.rollout.prompt_length"] == str(longest + 3 * (written + 1) + 1)
+    assert words["actor_rollout_ref.rollout.max_model_len"] == str(longest + 3 * (written + 1) + 1 + written)
+    assert words["trainer.v1.trainer_mode"] == "rlvr_ibpo"
+    assert "counterfactual:{references:2,corrections:3,targets:null," in words["trainer.v1.rlvr_ibpo"]
+    assert words["actor_rollout_ref.actor.shuffle"] == "False"
+    assert words["actor_rollout_ref.actor.policy_loss.loss_mode"] == "rlvr.gspo"
+    own, environment, _ = job_settings(experiment, tmp_path, settings(experiment))
+    given = dict(word.lstrip("+").split("=", 1) for word in own)
+    assert given["trainer.v1.trainer_mode"] == "ibpo_cpu"
+    assert "corrections:3" in given["trainer.v1.ibpo_cpu"]
+    assert "records_per_step" in given["trainer.v1.ibpo_cpu"]
+    assert (
+        given["actor_rollout_ref.rollout.max_model_len"] == words["actor_rollout_ref.rollout.max_model_len"]
+    )
+    assert environment["VERL_USE_EXTERNAL_MODULES"] == "rlvr.engines.verl.cpu.plugin"
+    plain = experiment_of(scale, "grpo", 0)
+    assert environment_of(experiment) != environment_of(plain)
+    assert "trainer.v1.rlvr_ibpo" not in words_of(plain)
+    check_recipes(with_ibpo(scale))
+
+
+def test_a_mask_needs_its_loss(scale):
+    with pytest.raises(ValueError, match=r"counterfactual\.variant='mask' with objective='gspo'"):
+        experiment_of(with_ibpo(scale, variant="mask"), "ibpo", 0)

@@ -100,7 +100,9 @@ def choices():
                 continue
             setting = max((n for n in file.settings if path.startswith(f"settings.{n}.")), key=len)
             parts = path.removeprefix(f"settings.{setting}.").split(".")
-            if parts[0] == "arms":
+            if parts[2:3] == ["counterfactual"]:
+                yield "Counterfactual", parts[3]
+            elif parts[0] == "arms":
                 yield ("nfpo" if parts[1].startswith("nfpo") else parts[1]), parts[-1]
             elif len(parts) == 1:
                 yield "Setting", parts[0]

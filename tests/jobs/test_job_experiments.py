@@ -153,6 +153,22 @@ WRONG = {
         lambda s, _: s["arms"].update(nfpo={"objective": "mpo"}),
         r"mpo needs mtp_log_prob, old_mtp_log_prob, which verl does not hand over: `needs` must say so",
     ),
+    "mask without a loss for it": (
+        lambda s, _: s["arms"].update(
+            nfpo={"objective": "gspo", "counterfactual": {"variant": value("mask")}}
+        ),
+        r"counterfactual.variant='mask' with objective='gspo': allowed",
+    ),
+    "a setting of corrections": (
+        lambda s, _: s["arms"].update(nfpo={"objective": "gspo", "counterfactual": {"corections": value(4)}}),
+        r"arms.nfpo.counterfactual.corections",
+    ),
+    "corrections without a length": (
+        lambda s, _: s["arms"].update(
+            nfpo={"objective": "gspo", "counterfactual": {"corrections": value(4)}}
+        ),
+        r"data.max_correction_prompt_length=None: allowed beside counterfactual are tokens",
+    ),
     "change of nothing": (
         lambda s, _: s["arms"]["nfpo"].update(change={"update": {"lrr": value(1)}}),
         r"change.update.'lrr': did you mean 'lr'",
@@ -219,9 +235,9 @@ def test_values_in_hydras_grammar():
 
 def test_experiments_that_need_something_are_refused_by_name():
     with pytest.raises(
-        ValueError, match="ibpo-32b-ibpo cannot be run by verl yet; it needs a trainer with a second"
+        ValueError, match="ibpo-32b-score cannot be run by verl yet; it needs a trainer of two stages"
     ):
-        overrides(FILES["paper"].get("ibpo-32b-ibpo"), 0)
+        overrides(FILES["paper"].get("ibpo-32b-score"), 0)
     with pytest.raises(ValueError, match=r"override='--help': allowed are settings of verl, NAME=VALUE"):
         overrides(FILES["paper"].get("nfpo-8b-nfpo"), 0, extra=["--help"])
 

@@ -38,7 +38,7 @@ def changed(tmp_path, old, new, count=1):
 # --- runs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("scale", "number", "runs"), [("paper", 46, 140), ("one_gpu", 19, 57)])
+@pytest.mark.parametrize(("scale", "number", "runs"), [("paper", 61, 215), ("one_gpu", 21, 63)])
 def test_the_lists_are_those_of_the_experiments(scale, number, runs):
     path = SCALES / scale / "jobs.yaml"
     file, values = experiments(scale), load_yaml(path)
@@ -119,7 +119,7 @@ def test_the_settings_of_an_experiment(tmp_path):
     assert {name for name in found if name.startswith("nfpo-0.6b-nfpo/")} == {
         f"nfpo-0.6b-nfpo/{name}" for name in names
     }
-    assert len(found) == 19 * 5 + 1
+    assert len(found) == 21 * 5 + 1
     compared = read_json(tmp_path / "settings/nfpo-0.6b.json")
     assert compared["analysis"]["dynamics"]["horizons"] == [1, 2, 4, 8, 16]
     assert compared["setting"]["arms"]["nfpo"]["parameters"]["horizon"] == 4

@@ -7,7 +7,15 @@ from job_fixtures import experiments
 from rlvr.cli import main
 from rlvr.engines.jobs.experiments import Experiment, GPUHours
 from rlvr.engines.jobs.hardware import CARDS, MODELS
-from rlvr.engines.jobs.plan import LOW, plan, refusals, survival, training_seconds, writing_seconds
+from rlvr.engines.jobs.plan import (
+    LOW,
+    corrections,
+    plan,
+    refusals,
+    survival,
+    training_seconds,
+    writing_seconds,
+)
 
 PAPER = experiments("paper")
 STATED = [name for name in PAPER.names if PAPER.get(name).expected.stated_hours]
@@ -149,3 +157,26 @@ def test_the_command_refuses(capsys, monkeypatch):
 def test_other_hardware(capsys):
     assert main(["plan", "paper", "--only", "nfpo-1.7b-nfpo", "--gpu", "A100", "--gpus", "16"]) == 0
     assert "16 x A100" in capsys.readouterr().out
+
+
+def test_corrections_are_written_and_trained_on_too():
+    """Two of eight responses are wrong, four corrections each: as many again as there are responses."""
+    experiment = PAPER.get("ibpo-32b-ibpo")
+    plain = experiment.model_copy(update={"counterfactual": None})
+    wrong = experiment.expected.model_copy(update={"wrong_share": (0.25, 0.25)})
+    experiment = experiment.model_copy(update={"expected": wrong})
+    assert corrections(plain, 0) == 0 and corrections(experiment, 0) == 256
+    responses = 100 * 256
+    ends = zip(
+        plan(plain).tokens, plan(experiment).tokens, experiment.expected.mean_response_length, strict=True
+    )
+    for before, after, mean in ends:
+        assert after - before == pytest.approx(responses * mean)
+    shaping = experiment.counterfactual.model_copy(update={"joint": False})
+    hours = [
+        plan(e).hours[1]
+        for e in (plain, experiment.model_copy(update={"counterfactual": shaping}), experiment)
+    ]
+    assert hours[0] < hours[1] < hours[2] < 4 * hours[0]
+    some = experiment.counterfactual.model_copy(update={"targets": 1})
+    assert corrections(experiment.model_copy(update={"counterfactual": some}), 0) == 128

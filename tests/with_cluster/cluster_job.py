@@ -98,13 +98,14 @@ class Ground:
         return self.folder / "validation.parquet"
 
 
-def make_ground(folder: Path) -> Ground:
-    """A policy that solves some of its problems, and problems."""
+def make_ground(folder: Path, **more: Any) -> Ground:
+    """A policy that solves some of its problems, and problems. ``more``: settings of the warm-up."""
     words = codec()
     policy = new_policy(SIZES, len(words), words.eos_id, words.pad_id, seed=0)
     problems = Problems(task="word", seed=0, operations=OPERATIONS, validation=8, held_out=8)
-    config = WarmUp(seed=0, lr=3e-3, betas=BETAS, batch_size=64, max_steps=260, cooldown_steps=0,
-                    check_every=1000, target_pass1=0.99)  # fmt: skip
+    given = {"seed": 0, "lr": 3e-3, "betas": BETAS, "batch_size": 64, "max_steps": 260, "cooldown_steps": 0,
+             "check_every": 1000, "target_pass1": 0.99}  # fmt: skip
+    config = WarmUp(**given | more)
     policy = warm_up(policy, words, problems, config, RESPONSE).policy
     policy.save_pretrained(folder / "narrow")
     words.save(folder / "narrow")

@@ -32,7 +32,8 @@ def padded(rows: Sequence[Tensor]) -> Tensor:
 def mini_batches(path: Path, count: int) -> list[MiniBatch]:
     """The rows of a step in their order, cut into ``count``; every row is a group of its own.
 
-    Rows that verl added to fill a mini-batch have an empty mask and are left out.
+    Rows that verl added to fill a mini-batch have an empty mask and are left out. A mask of tokens, where the
+    job made one, is the batch's.
     """
     batch = load_batch(path)
     size = len(batch["responses"]) // count
@@ -44,7 +45,8 @@ def mini_batches(path: Path, count: int) -> list[MiniBatch]:
         lengths = torch.tensor([len(response) for response in part["responses"]])
         packed = pack([p.tolist() for p in part["prompts"]], padded(part["responses"]), lengths, 1)
         advantages = torch.stack([values[0] for values in part["advantages"]])
-        out.append(MiniBatch(packed, padded(part["old_log_probs"]), advantages, first))
+        marks = padded(part["rollout_is_weights"]).bool() if "rollout_is_weights" in part else None
+        out.append(MiniBatch(packed, padded(part["old_log_probs"]), advantages, first, token_mask=marks))
     return out
 
 

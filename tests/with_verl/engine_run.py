@@ -121,7 +121,7 @@ def verl_batch(batch, folder):
     )
 
 
-def make_worker(path):
+def make_worker(path, kind=RecordingTrainingWorker, micro_batch=GROUPS * SIZE // 2):
     initialize_global_process_group_ray(backend="gloo")
     single = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
     model = HFModelConfig(
@@ -136,13 +136,13 @@ def make_worker(path):
         model_dtype="fp32",
         use_torch_compile=False,
         use_dynamic_bsz=False,
-        micro_batch_size_per_gpu=GROUPS * SIZE // 2,
-        infer_micro_batch_size_per_gpu=GROUPS * SIZE // 2,
+        micro_batch_size_per_gpu=micro_batch,
+        infer_micro_batch_size_per_gpu=micro_batch,
     )
     optimizer = FSDPOptimizerConfig(
         lr=LR, betas=(0.9, 0.95), weight_decay=0.0, clip_grad=NO_CLIP, total_training_steps=10
     )
-    worker = RecordingTrainingWorker(
+    worker = kind(
         TrainingWorkerConfig(
             model_type="language_model",
             model_config=model,

@@ -19,9 +19,8 @@ HERE = Path(__file__).parent
 CASES = ["nfpo", "nfpo-parameters", "rlvr.gspo", "with-pad"]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """What ``engine_run.py`` prints; one process of its own, world size 1."""
+def printed_by(program, folder):
+    """What a program of this folder prints; one process of its own, world size 1."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -37,9 +36,8 @@ def results(tmp_path_factory):
         "VERL_ENGINE_DEVICE": "cuda",
         "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), str(Path(rlvr.__file__).parents[1])]),
     }
-    folder = tmp_path_factory.mktemp("policy")
     done = subprocess.run(
-        [sys.executable, str(HERE / "engine_run.py"), str(folder)],
+        [sys.executable, str(HERE / program), str(folder)],
         capture_output=True,
         text=True,
         env=environment,
@@ -47,6 +45,11 @@ def results(tmp_path_factory):
     marked = [line for line in done.stdout.splitlines() if line.startswith("engine-run:")]
     assert done.returncode == 0 and marked, done.stderr[-4000:]
     return json.loads(marked[-1].removeprefix("engine-run:"))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return printed_by("engine_run.py", tmp_path_factory.mktemp("policy"))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -101,6 +104,17 @@ def test_entropy_is_the_mean_over_tokens(results, case):
     theirs, ours = results[case]["entropy"]
     assert theirs == pytest.approx(ours, rel=1e-5)
     assert results[case]["grad_norm_max"] == results[case]["grad_norm"][0]
+
+
+def test_masks_and_filled_up_rows_of_a_step_with_corrections(tmp_path):
+    """Twelve rows with tokens and four without, masks of tokens: the mean is over twelve."""
+    found = printed_by("masked_run.py", tmp_path)
+    assert found["rows"] == 16 and 0.3 < found["marked"] < 0.9
+    assert found["largest_gradient"] > 0.01
+    assert found["gradient_difference"] < 3e-6 * found["largest_gradient"]
+    assert found["loss"][0] == pytest.approx(found["loss"][1], rel=1e-4, abs=1e-6)
+    assert found["difference_without_mask"] > 0.1 * found["largest_gradient"]
+    assert found["difference_of_sixteen"] > 0.1 * found["largest_gradient"]
 
 
 def test_without_ray(results):

@@ -147,14 +147,14 @@ def show(
     settings: Settings = None,
 ) -> int:
     """Print the verl command, as one to paste into a shell."""
-    from rlvr.engines.jobs.command import overrides, shell_command
+    from rlvr.engines.jobs.command import environment_of, overrides, shell_command
     from rlvr.engines.jobs.redaction import check_no_secret
 
     choice = Choice(experiment, file, seed, root, model, settings)
     _, found = choice.find()
     words = overrides(found, choice.seed_of(found), str(choice.folder), choice.model_path, settings or [])
     check_no_secret(words)
-    print(shell_command(words))
+    print(shell_command(words, environment_of(found)))
     return 0
 
 

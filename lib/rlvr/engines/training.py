@@ -152,7 +152,13 @@ class VerlTraining:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"engine": self.engine, "objective": self.experiment.objective} | self.experiment.parameters
+        block = self.experiment.counterfactual
+        given = {} if block is None else {"counterfactual": block.model_dump()}
+        return (
+            {"engine": self.engine, "objective": self.experiment.objective}
+            | self.experiment.parameters
+            | given
+        )
 
     def runs(self, out: str | Path) -> dict[Run, Path]:
         return run_folders(out, [(seed, 0) for seed in self.experiments], self.seed)

@@ -1,6 +1,7 @@
 """What a verl job left, in the form of a run of the local engine: one analysis reads both.
 
     metrics.parquet   a row per step, with the names of the local engine; verl's own names beside them
+    compute.parquet   what the steps computed, of jobs of our trainers
     records.parquet   per-token records, if the job kept any
     summary.json      steps and counts
     config.json       what was run
@@ -44,9 +45,13 @@ DIFFERENCES = {
     "metrics of the loss": "a mean over micro-batches, not weighted by their tokens",
     "reward, groups_with_signal": "of the groups that are trained on: of DAPO's sampling, those it kept",
     "mask of a record": "with a KL loss, whether any part of the loss moves the token",
+    "compute": "every row trained on computes its prompt again; validation is not counted",
+    "loss, its metrics": "with corrections, of responses and corrections together",
     "val_pass1": "the mean over validation sets, of several samples a problem where the experiment says so",
 }
 ACTOR = "actor/"
+UNNAMED = {"rlvr/response_tokens", "rlvr/entropy_estimate"}  # of our trainers, in other columns
+OURS, COMPUTE = "rlvr/", "rlvr/compute/"
 KEPT_VERL = ("timing_s/step", "perf/max_memory_allocated_gb", "perf/throughput")
 TRACE = ("horizon", "trace_clip", "ratio_clip")
 RECORDS = ["step", "minibatch", "response", "position", "token"]
@@ -69,7 +74,8 @@ def collect(job: Job, out: str | Path, own_policy: bool = False) -> None:
             "nothing to collect"
         )
     steps = experiment.update.steps
-    metrics = metrics_frame(read_metrics(attempt["metrics"] for attempt in state.attempts), steps)
+    by_step = read_metrics(attempt["metrics"] for attempt in state.attempts)
+    metrics = metrics_frame(by_step, steps)
     records = read_records(job.folder / "records", steps)
     trace = {"horizon": 4} | {k: v for k, v in experiment.parameters.items() if k in TRACE}
     checkpoint = Path(state.values["checkpoints"]) / f"global_step_{steps}" / "actor"
@@ -96,6 +102,7 @@ def collect(job: Job, out: str | Path, own_policy: bool = False) -> None:
             "checkpoint": str(checkpoint),
         },
         checkpoint / "huggingface" if own_policy else None,
+        compute_frame(by_step, steps),
     )
 
 
@@ -138,6 +145,11 @@ def metrics_frame(by_step: Mapping[int, Mapping[str, float]], steps: int) -> pd.
             row |= _validation(by_step.get(steps, {}), "val_pass1_after")
         taken = set(NAMES.values())
         row |= {
+            key.removeprefix(OURS): value
+            for key, value in values.items()
+            if key.startswith(OURS) and not key.startswith(COMPUTE) and key not in (*taken, *UNNAMED)
+        }
+        row |= {
             key.removeprefix(ACTOR): value
             for key, value in values.items()
             if key.startswith(ACTOR) and key not in taken and key.removeprefix(ACTOR) not in row
@@ -149,6 +161,24 @@ def metrics_frame(by_step: Mapping[int, Mapping[str, float]], steps: int) -> pd.
         if name not in frame:
             frame[name] = np.nan
     return frame
+
+
+def compute_frame(by_step: Mapping[int, Mapping[str, float]], steps: int) -> pd.DataFrame | None:
+    """Cumulative counts after each step, as :class:`rlvr.engines.local.accounting.Compute` has them; None if
+    the job counted nothing. A step whose metrics a kill took adds nothing: the counts are then too small."""
+    rows = [
+        {
+            key.removeprefix(COMPUTE): value
+            for key, value in by_step.get(step, {}).items()
+            if key.startswith(COMPUTE)
+        }
+        for step in range(1, steps + 1)
+    ]
+    if not any(rows):
+        return None
+    frame = pd.DataFrame(rows).fillna(0).cumsum().astype("int64")
+    frame.insert(0, "step", range(1, steps + 1))
+    return frame[["step", *sorted(frame.columns.drop("step"))]]
 
 
 def _validation(values: Mapping[str, float], name: str) -> dict[str, float]:
@@ -204,6 +234,7 @@ def write_run(
     records: pd.DataFrame | None,
     summary: Mapping[str, Any],
     final: Path | None = None,
+    compute: pd.DataFrame | None = None,
 ) -> None:
     """The run's folder, complete or absent. ``final`` is a policy of ours, copied in our format."""
     from rlvr.engines.local.policy import Policy
@@ -215,6 +246,8 @@ def write_run(
         if records is not None:
             rest = [name for name in records if name not in RECORDS]
             records[RECORDS + rest].to_parquet(partial / "records.parquet", index=False)
+        if compute is not None:
+            compute.to_parquet(partial / "compute.parquet", index=False)
         write_json(partial / "summary.json", dict(summary))
         if final is not None:
             Policy.from_pretrained(final).save_pretrained(partial / "final")

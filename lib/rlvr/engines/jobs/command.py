@@ -23,6 +23,7 @@ REWARD: dict[str, Any] = {
 }
 #: Our trainer, which keeps records (``rlvr.engines.verl.trainer``); verl imports it where this names it.
 TRAINER = "rlvr_sync"
+CORRECTING = "rlvr_ibpo"  # the same with a second generation pass (``rlvr.engines.verl.correcting``)
 ENVIRONMENT = {"VERL_USE_EXTERNAL_MODULES": "rlvr.engines.verl.trainer"}
 TARGET = "rlvr.engines.verl.PolicyLossConfig"
 #: Values of an experiment that are one setting of verl each.
@@ -126,8 +127,8 @@ def overrides(
         f"{ACTOR}.use_dynamic_bsz": True,
         f"{ACTOR}.use_kl_loss": update.kl_coef > 0,
         # rows come in the order in which their responses ended: unshuffled, the first update of a step would
-        # have the short ones and the last the long ones
-        f"{ACTOR}.shuffle": True,
+        # have the short ones and the last the long ones. With corrections the trainer orders them by prompt
+        f"{ACTOR}.shuffle": experiment.counterfactual is None,
         f"{ACTOR}.grad_clip": update.grad_clip,  # of verl's older workers
         f"{ACTOR}.data_loader_seed": seed,
         f"{ACTOR}.fsdp_config.seed": seed,
@@ -142,13 +143,18 @@ def overrides(
         "trainer.experiment_name": job_name(experiment, seed),
         "trainer.default_local_dir": str(where / "checkpoints"),
         "trainer.resume_mode": "auto",
-        "trainer.v1.trainer_mode": TRAINER,
-        f"+trainer.v1.{TRAINER}": records_settings(experiment, str(where)),
+        "trainer.v1.trainer_mode": (mode := trainer_of(experiment)),
+        f"+trainer.v1.{mode}": trainer_settings(experiment, str(where)),
         "trainer.logger": ["console", "file"],
         "trainer.total_epochs": update.steps,  # an epoch has a step at least: the steps are the limit
     }
     plain = dict(leaves(experiment.model_dump()))
     values |= {name: plain[key] for key, name in KEYS.items()}
+    if experiment.counterfactual is not None:
+        values |= {
+            f"{ROLLOUT}.prompt_length": experiment.data.max_correction_prompt_length,
+            f"{ROLLOUT}.max_model_len": experiment.data.longest,
+        }
     if update.kl_coef > 0:
         values[f"{ACTOR}.kl_loss_coef"] = update.kl_coef
     if update.loss_agg_mode == "seq-mean-token-sum-norm":
@@ -168,6 +174,26 @@ def overrides(
         if "=" not in word.lstrip("+~") or word.startswith("-"):
             raise ValueError(f"override={word!r}: allowed are settings of verl, NAME=VALUE")
     return [*(f"{name}={hydra_value(value)}" for name, value in values.items()), *extra]
+
+
+def trainer_of(experiment: Experiment) -> str:
+    """``trainer.v1.trainer_mode``."""
+    return TRAINER if experiment.counterfactual is None else CORRECTING
+
+
+def environment_of(experiment: Experiment) -> dict[str, str]:
+    """What the job's environment has to name, in all of its processes."""
+    if experiment.counterfactual is None:
+        return ENVIRONMENT
+    return {"VERL_USE_EXTERNAL_MODULES": "rlvr.engines.verl.correcting"}
+
+
+def trainer_settings(experiment: Experiment, where: str) -> dict[str, Any]:
+    """What our trainer reads."""
+    out = records_settings(experiment, where)
+    if experiment.counterfactual is not None:
+        out["counterfactual"] = experiment.counterfactual.model_dump(mode="json")
+    return out
 
 
 def records_settings(experiment: Experiment, where: str) -> dict[str, Any]:

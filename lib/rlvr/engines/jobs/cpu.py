@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlvr.engines.jobs.command import folder, hydra_value, records_settings
+from rlvr.engines.jobs.command import folder, hydra_value, trainer_settings
 from rlvr.engines.jobs.experiments import Experiment
 from rlvr.engines.jobs.policy import PLAIN_TEMPLATE
 
 _ROLLOUT, _ACTOR, _MODEL = (f"actor_rollout_ref.{part}" for part in ("rollout", "actor", "model"))
 _VLLM = f"{_ROLLOUT}.engine_kwargs.vllm"
-MODE = "sync_cpu"  # the trainer of rlvr.engines.verl.cpu
+MODE, CORRECTING_MODE = "sync_cpu", "ibpo_cpu"  # the trainers of rlvr.engines.verl.cpu
 #: What a Ray is started with. Logical: verl's actors ask for whole cores before they do anything, and wait
 #: for ever without.
 RAY = {"cpus": 16, "gpus": 1}
@@ -116,6 +116,7 @@ def job_settings(
     """A job through a Ray that runs: (words after those of the experiment, the job's environment, what that
     Ray is started with). ``own``: settings of the job beside the experiment's."""
     where = str(folder(experiment, experiment.seeds[0], str(root)))
-    records = {f"+trainer.v1.{MODE}": records_settings(experiment, where)}
-    words = overrides(EMBEDDED, own, records, without=OF_OWN_RAY)
+    mode = MODE if experiment.counterfactual is None else CORRECTING_MODE
+    trainer = {"trainer.v1.trainer_mode": mode, f"+trainer.v1.{mode}": trainer_settings(experiment, where)}
+    words = overrides(EMBEDDED, own, trainer, without=OF_OWN_RAY)
     return words, dict(ENVIRONMENT), {**RAY, "environment": ENVIRONMENT, "store": STORE}

@@ -60,10 +60,10 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
             f"{arm}: mtp, critic and sampling are what the local engine has beside a loss; allowed with "
             "engine verl are recipes without them"
         )
-    if recipe.counterfactual is not None or recipe.self_correction is not None:
+    if recipe.self_correction is not None:
         raise ValueError(
-            f"{arm}: counterfactual and self_correction generate twice a step, which a verl job does not; "
-            "allowed with engine verl are recipes without them"
+            f"{arm}: self_correction trains in two stages, which a verl job does not; allowed with engine "
+            "verl are recipes without it"
         )
     if get_task(scale.problems.task).grader != "integer":
         raise ValueError(
@@ -82,18 +82,26 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
         raise ValueError(
             "train.advantage_std='biased': verl divides by the unbiased deviation; allowed are unbiased, none"
         )
-    size, longest = train.group_size, _longest_prompt(scale, seed)
+    size, longest, corrected, rows = train.group_size, _longest_prompt(scale, seed), None, 1
+    if given := recipe.counterfactual:
+        # the problem, the response and its references, each with a token after it, and the end of the prompt
+        corrected = longest + (1 + given.references) * (train.max_new_tokens + 1) + 1
+        rows += given.corrections  # at most, of each response
     return Experiment(
         name=arm,
         scale=scale.scale,
-        paper="nfpo",
+        paper="nfpo" if recipe.counterfactual is None else "ibpo",
         model=SOURCE,
         seeds=(seed,),
         needs=None,
         objective=objectives.get(recipe.objective).name,
         parameters=parameters,
+        counterfactual=recipe.counterfactual,
         data=GeneratedData(
-            train=f"{SOURCE}-s{seed}", max_prompt_length=longest, max_response_length=train.max_new_tokens
+            train=f"{SOURCE}-s{seed}",
+            max_prompt_length=longest,
+            max_response_length=train.max_new_tokens,
+            max_correction_prompt_length=corrected,
         ),
         rollout=Rollout(
             prompts_per_step=train.prompts_per_step,
@@ -121,7 +129,10 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
             kl_coef=0.0,
             entropy_coef=0.0,
             # a mini-batch in one piece: metrics that are means over tokens then are those of the mini-batch
-            tokens_per_gpu=train.prompts_per_step * size * (longest + train.max_new_tokens),
+            tokens_per_gpu=train.prompts_per_step
+            * size
+            * rows
+            * ((corrected or longest) + train.max_new_tokens),
             sequence_parallel=1,
             offload=False,
         ),
@@ -132,13 +143,13 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
         checkpoints=Checkpoints(every=train.checkpoint_every, keep=1),
         records=Records(responses=train.records_per_step, every=1, megabytes=200),
         hardware=Hardware(gpu="L4", gpus_per_node=1, nodes=1),
-        expected=Expected(mean_response_length=(1, train.max_new_tokens)),
+        expected=Expected(mean_response_length=(1, train.max_new_tokens), wrong_share=(0.0, 1.0)),
     )
 
 
 def settings(experiment: Experiment) -> dict[str, Any]:
     """What a job on an embedded policy sets beside the experiment's own settings."""
-    longest = experiment.data.max_prompt_length + experiment.data.max_response_length
+    longest = experiment.data.longest
     return {
         # problems of step s are rows s * prompts_per_step and on, as in the local engine
         "data.shuffle": False,

@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rlvr import objectives
 from rlvr.config import Count, Rate, _Section, fault_lines, load_yaml
+from rlvr.config_corrections import Counterfactual
 from rlvr.engines.jobs.hardware import MODELS
 from rlvr.engines.jobs.sections import (
     SECTIONS,
@@ -87,6 +88,7 @@ class Experiment(_Section):
     objective: str
     parameters: dict[str, Any]
     method: dict[str, Any] = Field(default_factory=dict)
+    counterfactual: Counterfactual | None = None
     data: Data
     rollout: Rollout
     update: Update
@@ -120,11 +122,21 @@ class Experiment(_Section):
             )
         if gpus % rollout.tensor_parallel:
             raise ValueError(f"tensor_parallel={rollout.tensor_parallel} must divide the {gpus} GPUs")
-        longest = self.data.max_prompt_length + self.data.max_response_length
+        longest = self.data.longest
         if update.tokens_per_gpu * parallel < longest:
             raise ValueError(
                 f"tokens_per_gpu={update.tokens_per_gpu} * sequence_parallel={parallel} must hold the "
                 f"longest prompt and response, {longest} tokens"
+            )
+        if self.counterfactual is not None and not self.data.max_correction_prompt_length:
+            raise ValueError(
+                "data.max_correction_prompt_length=None: allowed beside counterfactual are tokens, more than "
+                f"max_prompt_length={self.data.max_prompt_length}"
+            )
+        if self.counterfactual is not None and self.expected.wrong_share is None:
+            raise ValueError(
+                "expected.wrong_share=None: allowed beside counterfactual are two shares, low and high: the "
+                "plan counts corrections by them"
             )
         return self
 
@@ -276,6 +288,7 @@ def _experiment(scale: str, name: str, setting: Setting, arm: Arm) -> Experiment
             "objective": arm.objective,
             "parameters": arm.parameters,
             "method": arm.method,
+            "counterfactual": arm.counterfactual,
         }
     )
 
@@ -288,7 +301,8 @@ def _check_objective(experiment: Experiment) -> None:
         if name not in known:
             raise ValueError(f"{objective.name} has no parameter {suggest(name, known)}")
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in experiment.parameters.items()}
-    if objective.needs:
+    masks = experiment.counterfactual is not None and experiment.counterfactual.variant == "mask"
+    if objective.needs and not masks:
         if not experiment.needs:
             lacking = ", ".join(objective.needs)
             raise ValueError(

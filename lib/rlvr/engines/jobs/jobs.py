@@ -14,7 +14,7 @@ from pathlib import Path
 from rlvr.engines.jobs import client as ray_client
 from rlvr.engines.jobs.changed import check_unchanged
 from rlvr.engines.jobs.client import ENDED, LOST, Client
-from rlvr.engines.jobs.command import ENVIRONMENT, folder, hydra_value, job_name, overrides
+from rlvr.engines.jobs.command import environment_of, folder, hydra_value, job_name, overrides
 from rlvr.engines.jobs.experiments import Experiment, GPUHours
 from rlvr.engines.jobs.faults import RESUME, explain
 from rlvr.engines.jobs.hardware import MODELS
@@ -187,7 +187,7 @@ class Job:
             "VERL_FILE_LOGGER_PATH": attempt["metrics"],
             "HYDRA_FULL_ERROR": "1",
             "PYTHONUNBUFFERED": "1",
-            **ENVIRONMENT,
+            **environment_of(self.experiment),
             **({FREE: f"{expected.disk / 1e9:.0f}"} if (expected := self.plan) else {}),
             **self.environment,
         }

@@ -9,6 +9,8 @@ The model of one step, per GPU:
 - *Training.* ``6 N`` FLOPs a token, ``2 N`` more since activations are computed again, ``2 N`` for each
   pass without gradients (recomputed log-probs, a critic's values), plus attention's, at a share of the
   card's peak.
+- *Corrections*, where there are any: a second writing, one after the other, of so many for each response that
+  is expected to be wrong; and what they add to training.
 - *Around it.* Weights to the rollout engine, rewards, data: a constant, and the weights over the bus.
 
 Validation, checkpoints and the final evaluation use the same parts. ``LOW`` and ``HIGH`` are the two ends
@@ -199,11 +201,16 @@ def _end(experiment: Experiment, model: Model, card: Card, which: int) -> tuple[
     mean, longest = experiment.expected.mean_response_length[which], experiment.data.max_response_length
     rollout, update = experiment.rollout, experiment.update
     responses = rollout.prompts_per_step * rollout.responses_per_prompt
+    second = corrections(experiment, which)
+    trained = responses * (PROMPT + mean)
+    if second and experiment.counterfactual.joint:
+        trained += second * (_correction_prompt(experiment, mean) + mean)
     sync = 2 * model.parameters / (10 * GB)
     offload = 2 * 16 * model.parameters / experiment.hardware.gpus / (10 * GB) if update.offload else 0
     step = (
         writing_seconds(responses, mean, longest, model, card, experiment, a)
-        + training_seconds(responses * (PROMPT + mean), mean, model, card, experiment, a)
+        + (writing_seconds(second, mean, longest, model, card, experiment, a) if second else 0)
+        + training_seconds(trained, mean, model, card, experiment, a)
         + a.step
         + sync
         + offload
@@ -218,7 +225,23 @@ def _end(experiment: Experiment, model: Model, card: Card, which: int) -> tuple[
         a.sample + writing_seconds(evaluated, mean, longest, model, card, experiment, a) if evaluated else 0
     )
     seconds = update.steps * step + validating + saving + final
-    return seconds / 3600, step, mean * (responses * update.steps + validation * times)
+    return seconds / 3600, step, mean * ((responses + second) * update.steps + validation * times)
+
+
+def corrections(experiment: Experiment, which: int) -> float:
+    """Of a step, at one end of the band."""
+    settings, rollout = experiment.counterfactual, experiment.rollout
+    if settings is None:
+        return 0.0
+    wrong = experiment.expected.wrong_share[which] * rollout.responses_per_prompt
+    targets = wrong if settings.targets is None else min(wrong, settings.targets)
+    return rollout.prompts_per_step * targets * settings.corrections
+
+
+def _correction_prompt(experiment: Experiment, mean: float) -> float:
+    """Tokens: the problem, the response and its references, as long as they may be shown."""
+    shown = PROMPT + (1 + experiment.counterfactual.references) * mean
+    return min(shown, experiment.data.max_correction_prompt_length)
 
 
 def _problems(names: Iterable[str]) -> int:

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rlvr import objectives
 from rlvr.config import Count, Dynamics, Positive, Rate, Report, _Section
+from rlvr.config_corrections import Counterfactual
 from rlvr.engines.jobs.hardware import CARDS
 from rlvr.losses import AGGREGATIONS
 from rlvr.problems.benchmarks.catalogue import get_benchmark
@@ -27,6 +28,17 @@ class Data(_Section):
     prompt_style: str | None = None  # None: the benchmark's own wording
     max_prompt_length: Positive  # tokens
     max_response_length: Positive  # tokens
+    # Of a second generation pass: tokens of a correction prompt, and of it and the correction together (None:
+    # the longest of both).
+    max_correction_prompt_length: Positive | None = None
+    correction_context: Positive | None = None
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with its response, corrections included."""
+        corrected = (self.max_correction_prompt_length or 0) + self.max_response_length
+        plain = self.max_prompt_length + self.max_response_length
+        return max(plain, min(corrected, self.correction_context or corrected))
 
     @model_validator(mode="after")
     def _known(self) -> Data:
@@ -156,12 +168,15 @@ class Expected(_Section):
 
     mean_response_length: tuple[Positive, Positive]  # tokens over the training, low and high
     stated_hours: Rate | None = None  # wall time that the paper states for this hardware
+    wrong_share: tuple[Share, Share] | None = None  # of the responses, low and high: what is corrected
 
     @model_validator(mode="after")
     def _ordered(self) -> Expected:
         low, high = self.mean_response_length
         if low > high:
             raise ValueError(f"mean_response_length=[{low}, {high}] must be the low one, then the high one")
+        if self.wrong_share is not None and self.wrong_share[0] > self.wrong_share[1]:
+            raise ValueError(f"wrong_share={list(self.wrong_share)} must be the low one, then the high one")
         return self
 
 
@@ -174,6 +189,19 @@ class Arm(_Section):
     #: What the method takes beside its objective; for the trainer that ``needs`` names.
     method: dict[str, Any] = Field(default_factory=dict)
     needs: str | None = None  # what is missing before verl can run it
+    counterfactual: Counterfactual | None = None  # a second generation pass
+
+    @model_validator(mode="after")
+    def _mask_has_a_reader(self) -> Arm:
+        masks = self.counterfactual is not None and self.counterfactual.variant == "mask"
+        needs = objectives.get(self.objective).needs
+        if self.counterfactual is not None and masks != ("token_mask" in needs):
+            raise ValueError(
+                f"counterfactual.variant={self.counterfactual.variant!r} with objective={self.objective!r}: "
+                "allowed is the variant 'mask' with an objective that needs a token mask, and no other "
+                "with it"
+            )
+        return self
 
     @model_validator(mode="after")
     def _method_has_a_reader(self) -> Arm:

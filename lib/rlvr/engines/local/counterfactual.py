@@ -7,12 +7,10 @@ reward curve is that of the raw terminal reward.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-from torch import Tensor
-
-from rlvr.engines.local.corrections import CORRECTIONS, Corrected, CorrectedRollout, correct
+from rlvr.counterfactual import second_pass
+from rlvr.engines.local.corrections import CORRECTIONS, CorrectedRollout, correct
 from rlvr.engines.local.packing import pack
 from rlvr.engines.local.policy import Policy
 from rlvr.engines.local.rollout import derive_seed
@@ -77,49 +75,5 @@ def correction_batch(rollout: CorrectedRollout, batch: MiniBatch, count: int) ->
 
 
 def describe(rollout: CorrectedRollout) -> dict[str, float]:
-    """What the corrections of a step did; a mean over nothing is left out.
-
-    ``corrections_right`` is the correction success rate, over all corrections; ``recoverable`` the share of
-    targets with an accepted one; ``rewrites`` the share of corrections that are full rewrites; ``copies``
-    that of corrections equal to a reference.
-
-    ``reward_spread``, ``phi_spread`` and ``phi_reward_covariance`` are moments within groups, of centred R
-    and phi. The variance of the centred advantage is then, for any lambda [text: IBPO E.2, Prop. E.4],
-    ``reward_spread + 2 lambda phi_reward_covariance + lambda^2 phi_spread``.
-    """
-    c, size = rollout.corrected, rollout.group_size
-    phi, rewards = rollout.phi.view(-1, size).double(), rollout.rewards.view(-1, size).double()
-    wrong = rewards == 0
-    centred_phi, centred = (values - values.mean(1, keepdim=True) for values in (phi, rewards))
-    values = {
-        "targets": float(len(c.rows)),
-        "phi_mean": float(phi.mean()),
-        "phi_of_wrong": _mean(phi[wrong]),
-        "reward_spread": float(centred.square().mean()),
-        "phi_spread": float(centred_phi.square().mean()),
-        "phi_reward_covariance": float((centred * centred_phi).mean()),
-    }
-    values |= _of_corrections(c) if len(c.rows) else {}
-    return {name: value for name, value in values.items() if not math.isnan(value)}
-
-
-def _of_corrections(c: Corrected) -> dict[str, float]:
-    right, known = c.accuracy.double(), ~c.reference_distance.isnan()
-    any_known = known.any(1)
-    return {
-        "corrections_right": float(right.mean()),
-        "corrections_right_of_right_reference": _mean(right[any_known & c.reference_right]),
-        "corrections_right_of_wrong_reference": _mean(right[any_known & ~c.reference_right]),
-        "right_references": _mean(c.reference_right[any_known].double()),
-        "recoverable": float(c.accepted.any(1).double().mean()),
-        "rewrites": float(c.rewrite.double().mean()),
-        "copies": _mean((c.reference_distance[known] == 0).double()),
-        "unchanged_of_accepted": _mean(c.share[c.accepted].double()),
-        "correction_distance": float(c.distance.mean()),
-        "correction_length": float(c.samples.lengths.double().mean()),
-        "correction_truncated": float((~c.samples.finished).double().mean()),
-    }
-
-
-def _mean(values: Tensor) -> float:
-    return float(values.mean()) if values.numel() else math.nan
+    """:func:`rlvr.counterfactual.second_pass.describe` of a rollout."""
+    return second_pass.describe(rollout.corrected, rollout.rewards, rollout.phi, rollout.group_size)

@@ -24,7 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.config import omega_conf_to_dataclass
 
-from rlvr.engines.verl.losses import UNREAD_OF_POLICY_LOSS, PolicyLoss, warnings_about
+from rlvr.engines.verl.correction_check import check_corrections
+from rlvr.engines.verl.losses import CARRIED, UNREAD_OF_POLICY_LOSS, PolicyLoss, warnings_about
 from rlvr.engines.verl.registration import check_registration
 from rlvr.engines.verl.surroundings import Failed, around, check_trainer
 
@@ -68,11 +69,13 @@ def check(words: list[str], config_name: str = "ppo_trainer", other_version: boo
     except RuntimeError as error:
         raise Failed(str(error)) from error
     check_trainer(config, experimental=config_name in EXPERIMENTAL)
+    corrections = check_corrections(config)
     actor = build_actor(config)
     loss, grad_norm, metrics = run_once(actor)
     return [
         f"verl {found['version']} loads rlvr's plugin; loss_mode={loss_mode} is rlvr's",
         *describe(config, actor),
+        *corrections,
         f"one forward and backward pass: loss {loss:.4g}, gradient norm {grad_norm:.4g}",
         f"metrics: {', '.join(sorted(metrics))}",
     ]
@@ -126,15 +129,17 @@ def run_once(actor: Any, rows: int = 4, width: int = 16) -> tuple[float, float, 
     advantages = torch.randn(rows, 1, generator=g).expand(rows, width) * mask
     counts = {"dp_size": 1, "batch_num_tokens": int(mask.sum()), "global_batch_size": rows}
     actor.global_batch_info.update(counts, loss_scale_factor=actor.loss_scale_factor)
+    function = get_policy_loss_fn(actor.policy_loss.loss_mode)
+    masked = isinstance(function, PolicyLoss) and CARRIED in function.objective.needs
     try:
-        loss, metrics = get_policy_loss_fn(actor.policy_loss.loss_mode)(
+        loss, metrics = function(
             old_log_prob=old,
             log_prob=new,
             advantages=advantages,
             response_mask=mask,
             loss_agg_mode=actor.loss_agg_mode,
             config=actor,
-            rollout_is_weights=None,
+            rollout_is_weights=torch.ones_like(old) if masked else None,
         )
     except ValueError as error:
         raise Failed(str(error)) from error

@@ -18,6 +18,8 @@ from rlvr.registry import Metrics, Objective
 logger = logging.getLogger(__name__)
 
 GIVEN = "old_log_prob, log_prob, advantages, response_mask and rollout_is_weights"  # all that verl hands over
+#: A mask of tokens comes where verl's correction weights would be (``rlvr.engines.verl.correcting``).
+CARRIED = "token_mask"
 # Settings that verl's own losses read and ours do not, with verl's defaults: of its actor, and of its
 # actor.policy_loss.
 UNREAD = {
@@ -32,10 +34,11 @@ UNREAD_OF_POLICY_LOSS = {
 
 def refusal(objective: Objective) -> str | None:
     """Why this objective cannot run as a policy loss of verl, or None."""
-    if not objective.needs:
+    lacking = [name for name in objective.needs if name != CARRIED]
+    if not lacking:
         return None
     return (
-        f"loss_mode={objective.name!r} needs {', '.join(objective.needs)}, which verl does not hand to a "
+        f"loss_mode={objective.name!r} needs {', '.join(lacking)}, which verl does not hand to a "
         f"policy loss (it hands over {GIVEN}); without it this would be another objective"
     )
 
@@ -70,7 +73,8 @@ class PolicyLoss:
     ) -> tuple[Tensor, dict[str, float]]:
         """Tensors [micro-batch, response length], ``response_mask`` bool; returns (loss, metrics).
 
-        ``rollout_is_weights`` multiplies each token's loss. Metrics are floats under ``actor/``.
+        ``rollout_is_weights`` multiplies each token's loss; of an objective that needs a mask of tokens it is
+        that mask. Metrics are floats under ``actor/``.
         Raises ValueError if the objective needs tensors that verl does not hand over.
         """
         if (reason := refusal(self.objective)) is not None:
@@ -82,6 +86,15 @@ class PolicyLoss:
         arguments = (log_prob, old_log_prob, advantages, response_mask)
         parameters = dict(chosen.get("parameters", None) or {})
         settings = parameters | {"check": chosen.get("check", True)}
+        if CARRIED in self.objective.needs:
+            if rollout_is_weights is None:
+                raise ValueError(
+                    f"loss_mode={self.objective.name!r} needs {CARRIED}, a mask in place of "
+                    "rollout_is_weights; allowed is trainer.v1.trainer_mode=rlvr_ibpo with the variant "
+                    "mask, which makes it"
+                )
+            settings[CARRIED] = rollout_is_weights.detach()
+            rollout_is_weights = None
         if rollout_is_weights is None:
             loss, metrics = self.objective(*arguments, loss_agg_mode=mode, **counts, **settings)
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,10 @@ from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
 from verl.utils.fs import copy_to_local
 
+from rlvr.engines.local.accounting import Compute
+from rlvr.engines.verl.accounting import as_metrics, count_rows
 from rlvr.engines.verl.recording import ROW, SETTINGS, RecordingWorker
+from rlvr.engines.verl.surroundings import correction_of
 from rlvr.engines.vllm.model import end_token_ids
 
 MODE = "rlvr_sync"
@@ -42,7 +45,7 @@ class RecordingTrainer(PPOTrainerSync):
     were not all rewarded alike; ``rlvr/truncated``, the share of responses that did not end by themselves
     (verl's ``response_length/clip_ratio`` is the share of the batch's longest length);
     ``rlvr/response_tokens`` of the step; ``rlvr/entropy_estimate``, the mean of minus the sampler's log-probs
-    in nats.
+    in nats; ``rlvr/compute/...``, what the step computed (:mod:`.accounting`).
     """
 
     mode = MODE
@@ -78,7 +81,7 @@ class RecordingTrainer(PPOTrainerSync):
         folder, every = settings.get("records_dir", None), settings.get("records_every", 1)
         if not folder or (self.global_steps - 1) % every:
             return super()._update_actor(batch, metrics)
-        real = [not tag.get("is_padding", False) for tag in batch.tags]
+        real = self._answers(batch)
         updates = len(real) // self._rows_per_update()
         ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1  # as verl's own balancing reads it
         if self.config.actor_rollout_ref.actor.shuffle:
@@ -97,15 +100,42 @@ class RecordingTrainer(PPOTrainerSync):
         config = self.config.actor_rollout_ref
         return config.actor.ppo_mini_batch_size * config.rollout.n
 
+    def _answers(self, batch: Any) -> list[bool]:
+        """Which rows are responses to the step's prompts; others fill a mini-batch up."""
+        return [not tag.get("is_padding", False) for tag in batch.tags]
+
+    def _count(
+        self,
+        compute: Compute,
+        purpose: str,
+        tags: Sequence[Mapping],
+        groups: Sequence[str],
+        trained: bool = True,
+    ) -> None:
+        """What rows with these tags were generated, verified and trained for."""
+        count_rows(
+            compute,
+            purpose,
+            groups,
+            [tag["prompt_len"] for tag in tags],
+            [tag["response_len"] for tag in tags],
+            trained=self.config.actor_rollout_ref.actor.ppo_epochs * trained,
+            scored=trained and not correction_of(self.config).get("bypass_mode", False),
+        )
+
     def _describe(self, batch: Any, metrics: dict) -> None:
-        keys = [
-            key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)
-        ]
+        own = self._answers(batch)
+        keys = [key for key, answer in zip(batch.keys, own, strict=True) if answer]
         fields = ["uid", "responses", "rm_scores", "response_mask", "rollout_log_probs"]
         data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
+        groups = [str(uid) for uid in data["uid"]]
+        compute = Compute()
+        tags = [tag for tag, answer in zip(batch.tags, own, strict=True) if answer]
+        self._count(compute, "base", tags, groups)
+        metrics |= as_metrics(compute)
         scores = [float(row.sum()) for row in data["rm_scores"].unbind()]
         masks = [row.bool() for row in data["response_mask"].unbind()]
-        metrics["rlvr/groups_with_signal"] = groups_with_signal([str(uid) for uid in data["uid"]], scores)
+        metrics["rlvr/groups_with_signal"] = groups_with_signal(groups, scores)
         last = [int(row[-1]) for row in data["responses"].unbind()]
         metrics["rlvr/truncated"] = sum(token not in self.ends for token in last) / len(last)
         metrics["rlvr/response_tokens"] = sum(int(mask.sum()) for mask in masks)

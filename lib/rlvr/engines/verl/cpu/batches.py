@@ -18,6 +18,7 @@ FIELDS = (
     "rollout_log_probs",
     "advantages",
     "rm_scores",
+    "rollout_is_weights",  # the token mask of a trainer that makes one
 )
 
 

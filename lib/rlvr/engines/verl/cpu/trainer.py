@@ -1,4 +1,4 @@
-"""verl's synchronous trainer on gloo: ``trainer.v1.trainer_mode=sync_cpu``."""
+"""verl's synchronous trainers on gloo: ``trainer.v1.trainer_mode`` of ``sync_cpu`` or ``ibpo_cpu``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import register_trainer
 from verl.utils.distributed import initialize_global_process_group_ray
 
-from rlvr.engines.jobs.cpu import MODE
+from rlvr.engines.jobs.cpu import CORRECTING_MODE, MODE
+from rlvr.engines.verl.correcting import OWN, CorrectingTrainer, CorrectingTrainingWorker
 from rlvr.engines.verl.cpu.batches import save_batch
 from rlvr.engines.verl.recording import RecordingWorker
 from rlvr.engines.verl.trainer import RecordingTrainer
@@ -29,20 +30,26 @@ class CPUWorker(RecordingWorker):
         super().init_model()
 
 
-@register_trainer(MODE)
-class CPUTrainer(RecordingTrainer):
-    """As ``rlvr_sync``, with :class:`CPUWorker`; what the actor is trained on can be kept.
+class CPUCorrectingWorker(CPUWorker):
+    actor_worker_cls = CorrectingTrainingWorker
 
-    Settings, in ``trainer.v1.sync_cpu``: those of ``rlvr_sync``; ``batches_dir`` (absent: nothing is kept);
+
+class OnCPU:
+    """What a trainer needs on the CPU, before its class among the bases; what the actor is trained on can be
+    kept.
+
+    Settings, in ``trainer.v1.<mode>`` beside the trainer's own: ``batches_dir`` (absent: nothing is kept);
     ``batches_steps`` and ``batches_rows`` bound it to so many first steps of a run, and rows of each
     (:mod:`.batches`).
     """
 
-    mode = MODE
-    worker = CPUWorker
+    config: Any
+    settings: dict[str, Any]
+    global_steps: int
+    role_worker_mapping: dict
 
     def _init_resource_pool_mgr(self) -> None:
-        super()._init_resource_pool_mgr()
+        super()._init_resource_pool_mgr()  # type: ignore[misc]
         if Role.Critic in self.role_worker_mapping:
             raise NotImplementedError(
                 f"algorithm.adv_estimator={self.config.algorithm.adv_estimator}: on the CPU no critic runs; "
@@ -55,4 +62,21 @@ class CPUTrainer(RecordingTrainer):
         if folder and self.global_steps <= steps:
             path = Path(folder) / f"step_{self.global_steps}.safetensors"
             save_batch(batch, path, settings.get("batches_rows", 256))
-        return super()._update_actor(batch, metrics)
+        return super()._update_actor(batch, metrics)  # type: ignore[misc]
+
+
+@register_trainer(MODE)
+class CPUTrainer(OnCPU, RecordingTrainer):
+    """As ``rlvr_sync``, with :class:`CPUWorker`."""
+
+    mode = MODE
+    worker = CPUWorker
+
+
+@register_trainer(CORRECTING_MODE)
+class CPUCorrectingTrainer(OnCPU, CorrectingTrainer):
+    """As ``rlvr_ibpo``, with :class:`CPUCorrectingWorker`."""
+
+    mode = CORRECTING_MODE
+    worker = CPUCorrectingWorker
+    known = (*OWN, "batches_dir", "batches_steps", "batches_rows")

@@ -1,0 +1,77 @@
+"""Correction prompts as the chats that verl generates from.
+
+A prompt is text here, as any other of verl's: the agent loop makes tokens of it. For embedded tasks it is the
+text of :class:`~rlvr.counterfactual.prompts.TokenPrompts`'s tokens, which have exactly one encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlvr.checks import check_choice
+from rlvr.config_corrections import Counterfactual
+from rlvr.counterfactual.prompts import TokenPrompts, text_prompt
+from rlvr.engines.jobs.rows import EMBEDDED
+from rlvr.problems.tokenizer import Codec
+
+Chat = list[dict[str, str]]
+TEXT_TEMPLATE = "compare"  # of text there is one for each kind of problem
+SHOWN = 24_000  # characters shown of one response, as rlvr.counterfactual.prompts.text_prompt has it
+
+
+class CorrectionPrompts:
+    """``x~`` of a response to the problem of one of verl's rows.
+
+    Args:
+        settings: names the template (of text there is one).
+        tokenizer: the model's.
+        count: tokens of a chat, as the agent loop makes them.
+        longest: tokens that a prompt may have.
+        shown: characters shown of one response at most; fewer where the prompt would be too long, half as
+            many each time. Embedded responses are always shown whole.
+    """
+
+    LEAST = 250  # characters of a response, below which nothing is left to compare
+
+    def __init__(
+        self,
+        settings: Counterfactual,
+        tokenizer: Any,
+        count: Callable[[Chat], int],
+        longest: int,
+        shown: int = SHOWN,
+    ):
+        self.settings, self.tokenizer = settings, tokenizer
+        self.count, self.longest, self.shown = count, longest, shown
+
+    def __call__(
+        self, row: Mapping[str, Any], response: Sequence[int], references: Sequence[Sequence[int]]
+    ) -> Chat | None:
+        """The chat, or None where no prompt fits. ``response``, ``references``: token ids.
+
+        Raises:
+            ValueError: a template that this kind of problem does not have.
+        """
+        *before, asked = ({"role": turn["role"], "content": turn["content"]} for turn in row["raw_prompt"])
+        if row["data_source"] == EMBEDDED:
+            return self._fitting([*before, asked | {"content": self._tokens(asked, response, references)}])
+        check_choice("counterfactual.template", self.settings.template, (TEXT_TEMPLATE,))
+        kind = row["extra_info"]["kind"]
+        texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (response, *references)]
+        limit = self.shown
+        while limit >= self.LEAST:
+            said = text_prompt(kind, asked["content"], texts[0], texts[1:], limit)
+            if chat := self._fitting([*before, asked | {"content": said}]):
+                return chat
+            limit //= 2
+        return None
+
+    def _tokens(self, asked: Mapping[str, str], response: Sequence[int], references: Any) -> str:
+        codec = Codec(self.tokenizer)
+        template = TokenPrompts(self.settings.template, codec.encode, codec.eos_id)
+        ids = template(codec.encode(asked["content"]), response, references)
+        return codec.decode(ids, skip_special_tokens=False)
+
+    def _fitting(self, chat: Chat) -> Chat | None:
+        return chat if self.count(chat) <= self.longest else None
