@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +22,7 @@ from rlvr.problems.program import (
     public_rewards,
     values,
 )
+from rlvr.problems.report import overlap, summarise
 from rlvr.problems.tokenizer import Codec, build_tokenizer
 
 PROGRAM = get_task("program")
@@ -235,3 +238,25 @@ def test_other_contents_are_refused(content):
 def test_lengths_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="one entry per response, got 2, 1 and 2"):
         PROGRAM.rewards(["x", "y"], ["add 3"])
+
+
+# --- what the first notebook shows of it ------------------------------------------------------------------
+
+
+def test_programs_are_summarised_without_a_smallest_answer(codec):
+    problems = PROGRAM.generate("held_out", 20, 0, (2, 3))
+    row = summarise({"held_out": [*problems, problems[0]]}, codec).loc["held_out"]
+    assert (row["n"], row["distinct"]) == (21, 20)
+    assert (row["most_common_answer"], row["most_common_share"]) == (problems[0].answer, 2 / 21)
+    assert math.isnan(row["answer_min"]) and math.isnan(row["answer_max"])
+
+
+def test_an_overlap_of_programs_is_one_of_functions(splits):
+    """Other operations of the same function are seen; a program that goes on is another function."""
+    assert (overlap(splits) == 0).all(axis=None)
+    victim = splits["held_out"][0]
+    asked = victim.prompt.partition(".")[0]
+    for more, functions in ((", add 9, subtract 9", 1), (", times 9", 0)):
+        leak = replace(victim, prompt=f"{asked}{more}. which python?", split="train")
+        row = overlap(splits | {"train": [*splits["train"], leak]}).loc["train / held_out"]
+        assert row.to_dict() == {"prompts": 0, "contents": 0, "contained": functions}

@@ -61,6 +61,16 @@ def test_all_ablations_are_one_evaluation_at_their_own_lag(here):
     assert (found.sampling, found.problems) == (trained.sampling, trained.problems)  # hence paired
 
 
+def test_every_arm_may_be_one_evaluation(here):
+    scale = load_scale("params.yaml")
+    found = evaluation_of_arm(scale, "every")
+    named = dict.fromkeys(p.labels["arm"] for p in found.policies)
+    assert tuple(named) == ("base", *scale.arms, *scale.ablations.arms)
+    parts = [evaluation_of_arm(scale, name) for name in ("base", "arms", "ablations")]
+    assert found.policies == tuple(policy for part in parts for policy in part.policies)
+    assert all((found.sampling, found.problems) == (part.sampling, part.problems) for part in parts)
+
+
 def test_the_seed_of_an_arms_sampling_is_no_seed_of_training(here):
     scale = load_scale("params.yaml")
     base, arm = evaluation_of_arm(scale, "base"), evaluation_of_arm(scale, "nfpo")

@@ -48,7 +48,7 @@ OBJECTIVE_COLOURS = MappingProxyType(
         "ibpo": "#AA4499",
         "mpo": "#8C6D31",
         "ppo": "#6F63BB",
-        "grpo_4": "#0072B2",
+        "grpo_4": "#3A8FD6",
         "mpo_grpo": "#2A9D8F",
         # NFPO's ablations: contrast of 3 or more on a light and on a dark page. So many hues cannot all be
         # told apart by everyone: a figure names each arm beside its mark.
