@@ -108,10 +108,9 @@ class LocalTraining:
             write_time(self.scale.scale, name, job.seed, job.lag, seconds)
 
     def _modules(self) -> str | None:
-        """Folder of the modules that a stage warmed up; a scale without that stage has each run do it."""
-        if self.scale.paper != "mpo":
-            return None
-        return str(self.scale.folder / "warm_up/model")
+        """Folder of the modules that a stage warmed up; where there is none, each run does it itself."""
+        folder = self.scale.folder / "warm_up/model"
+        return str(folder) if folder.is_dir() else None
 
 
 def _with_arm(arm: str, folders: dict[Run, Path]) -> list[tuple[tuple, Path]]:
