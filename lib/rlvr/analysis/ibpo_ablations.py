@@ -187,9 +187,7 @@ def success_by_fifths(metrics: pd.DataFrame, arm: str, column: str = "correction
     for seed, run in metrics[(metrics["arm"] == arm) & metrics["reward"].notna()].groupby("seed"):
         parts = np.array_split(run.sort_values("step")[column].to_numpy(float), 5)
         if not all(np.isfinite(part).any() for part in parts):
-            raise ValueError(
-                f"{arm}, seed {seed}: {len(run)} steps with {column} do not fill five fifths"
-            )
+            raise ValueError(f"{arm}, seed {seed}: {len(run)} steps with {column} do not fill five fifths")
         rows[int(seed)] = [float(np.nanmean(part)) for part in parts]
     return pd.DataFrame.from_dict(rows, orient="index", columns=range(1, 6)).sort_index()
 
