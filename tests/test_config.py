@@ -132,15 +132,19 @@ def test_fields_must_fit_together_and_be_there(load, changes, message):
         load(changes)
 
 
-def test_a_part_of_another_paper_needs_none_of_nfpos_sections_and_has_a_folder_of_its_own(load):
+def test_part_of_another_paper_needs_none_of_nfpos_sections_and_has_a_folder_of_its_own(load):
     own = dict.fromkeys(("ablations", "theory", "dynamics", "surrogate", "exactness"), ...)
-    scale = load({"paper": "ibpo", "part": "program", **own})
+    scale = load({"paper": "ibpo", "part": "other", **own})
     folder = scale.folder
-    assert folder.parts == ("runs", scale.scale, "ibpo", "program")
-    assert load({}).folder == folder.parent.parent
+    assert folder.parts == ("runs", scale.scale, "ibpo", "other") and load({}).folder == folder.parents[1]
     assert scale.run_folder("nfpo", 1, 0) == folder / "train/nfpo/seed1/lag0"
     assert scale.evaluation_folder("nfpo") == folder / "evaluate/nfpo"
     assert scale.lags_of("nfpo") == scale.train.lags
+
+
+def test_a_paper_needs_its_own_sections(load):
+    with pytest.raises(ValueError, match="correcting: missing, paper 'ibpo' needs them"):
+        load({"paper": "ibpo"})
 
 
 def test_all_problems_come_at_once(load):

@@ -14,29 +14,28 @@ from pipelines.inputs import ARM, expanded, instances, notebook_of
 from rlvr.config import Scale, load_scale, load_yaml
 
 ROOT_SCALE = PROJECT / "params.yaml"
-OF_SCALES = PROJECT / "pipelines/scales"
-SCALES = [ROOT_SCALE, *sorted(OF_SCALES.glob("*/params.yaml"))]
-#: Of the papers that have a graph of their own, ``<scale>/<paper>`` and parts of it.
-OF_PAPERS = sorted(OF_SCALES.glob("*/*/**/params.yaml"))
-
-
-def paper_of(path: Path) -> str:
-    """``ibpo`` of ``pipelines/scales/laptop/ibpo/params.yaml``; empty for a scale's own file."""
-    if path == ROOT_SCALE:
-        return ""
-    return "/".join(path.parent.relative_to(OF_SCALES).parts[1:])
-
-
-def stages_of(path: Path) -> dict[str, dict]:
-    """All stages of the dvc.yaml beside a scale file, under their paper's name."""
-    paper, graph = paper_of(path), load_yaml(path.with_name("dvc.yaml"))["stages"]
-    return {f"{paper}/{name}" if paper else name: stage for name, stage in graph.items()}
-
-
-LAPTOP = [ROOT_SCALE, *(path for path in OF_PAPERS if path.relative_to(OF_SCALES).parts[0] == "laptop")]
-GRAPH: dict[str, dict] = {name: stage for path in LAPTOP for name, stage in stages_of(path).items()}
-# those that run a notebook
-STAGES = {name: stage for name, stage in GRAPH.items() if name.split("/")[-1] != "inputs"}
+SCALES = [ROOT_SCALE, *sorted(PROJECT.glob("pipelines/scales/*/params.yaml"))]
+GRAPH: dict[str, dict] = load_yaml(PROJECT / "dvc.yaml")["stages"]
+#: Graphs of papers and of their parts: the folder below that of the scale -> stages.
+PAPERS: dict[str, dict[str, dict]] = {
+    path.parent.relative_to(PROJECT / "pipelines/scales/laptop").as_posix(): load_yaml(path)["stages"]
+    for path in sorted(PROJECT.glob("pipelines/scales/laptop/**/dvc.yaml"))
+}
+PAPER_SCALES = sorted(
+    path for paper in PAPERS for path in PROJECT.glob(f"pipelines/scales/*/{paper}/params.yaml")
+)
+#: Stages that run a notebook; those of papers as ``mpo:train``.
+STAGES = {name: stage for name, stage in GRAPH.items() if name != "inputs"} | {
+    f"{paper}:{name}": stage
+    for paper, graph in PAPERS.items()
+    for name, stage in graph.items()
+    if name != "inputs"
+}
+MADE = {  # by stages of all graphs
+    f"{paper}:{name}" if paper else name: stage
+    for paper, graph in {"": GRAPH, **PAPERS}.items()
+    for name, stage in graph.items()
+}
 PRETRAINED: dict[str, dict] = load_yaml(PROJECT / "pipelines/scales/pretrained/dvc.yaml")["stages"]
 EVERY = STAGES | PRETRAINED
 
@@ -56,10 +55,6 @@ NO_PARAMETER_OF_RESULTS = {
         (stage, "workers"): "how many single-threaded processes run side by side changes no number"
         for stage in ("train", "ablate", "evaluate", "evaluate_ablations", "evaluate_base", "surrogate")
     },
-    **{
-        (stage, "workers"): "as above"
-        for stage in ("ibpo/train", "ibpo/ablate", "ibpo/evaluate", "ibpo/revise", "ibpo/mechanism")
-    },
 }
 
 
@@ -69,20 +64,37 @@ NO_PARAMETER_OF_GROUPS = {"workers", "recipes", "ablations", "arms", "scale_file
 
 
 def scale_id(path: Path) -> str:
-    return path.parent.relative_to(OF_SCALES).as_posix() if path != ROOT_SCALE else "root"
+    return path.parent.relative_to(PROJECT / "pipelines/scales").as_posix() if path != ROOT_SCALE else "root"
+
+
+def stages_of(path: Path) -> dict[str, dict]:
+    """The stages of a scale file's own graph."""
+    own = path.parent.relative_to(PROJECT / "pipelines/scales").as_posix() if path != ROOT_SCALE else ""
+    paper = own.partition("/")[2]
+    graph = PAPERS[paper] if paper else GRAPH
+    return {name: stage for name, stage in graph.items() if name != "inputs"}
 
 
 # --- scale files -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", [*SCALES, *OF_PAPERS], ids=scale_id)
+@pytest.mark.parametrize("path", SCALES + PAPER_SCALES, ids=scale_id)
 def test_a_scale_file_loads_and_leads_back_to_itself(path):
     scale = load_scale(path)
     assert (path.parent / scale.root).resolve() == PROJECT
     assert (PROJECT / scale.scale_file).resolve() == path.resolve()
     if path != ROOT_SCALE:
-        paper = [scale.paper, scale.part] if path in OF_PAPERS else []
-        assert [scale.scale, *filter(None, paper)] == list(path.parent.relative_to(OF_SCALES).parts)
+        paper = [scale.paper] if scale.paper != "nfpo" else []
+        assert scale_id(path) == "/".join([scale.scale, *paper, *([scale.part] if scale.part else [])])
+
+
+@pytest.mark.parametrize("path", PAPER_SCALES, ids=scale_id)
+def test_a_paper_s_graph_is_the_laptop_s_at_every_scale(path):
+    graph, paper = path.with_name("dvc.yaml"), scale_id(path).partition("/")[2]
+    assert graph.resolve() == PROJECT / "pipelines/scales/laptop" / paper / "dvc.yaml"
+    folder = load_scale(path).folder.as_posix().replace(f"runs/{load_scale(path).scale}", "runs/${scale}")
+    for stage in load_yaml(graph)["stages"].values():
+        assert all(out.startswith(f"{folder}/") for out in outs_of(stage))
 
 
 @pytest.mark.parametrize("path", SCALES[1:], ids=scale_id)
@@ -93,19 +105,10 @@ def test_every_scale_has_the_same_graph(path):
     assert graph.read_bytes() == (PROJECT / "dvc.yaml").read_bytes()
 
 
-@pytest.mark.parametrize("path", OF_PAPERS, ids=scale_id)
-def test_every_scale_of_a_paper_has_its_graph(path):
-    graph = path.with_name("dvc.yaml")
-    laptop = OF_SCALES / "laptop" / paper_of(path) / "dvc.yaml"
-    assert graph.resolve() == laptop.resolve() and not laptop.is_symlink()
-
-
-@pytest.mark.parametrize("path", [*SCALES, *OF_PAPERS], ids=scale_id)
+@pytest.mark.parametrize("path", SCALES + PAPER_SCALES, ids=scale_id)
 def test_every_parameter_a_stage_names_is_in_the_scale_file(path):
     raw = load_yaml(path)
     for name, stage in stages_of(path).items():
-        if name.split("/")[-1] == "inputs":
-            continue
         for key in parameters_of(stage):
             paths = [one for arm in raw["arms"] for one in expanded(key.replace("${item.arm}", arm), raw)]
             for one in paths:
@@ -152,7 +155,7 @@ def test_a_stage_runs_at_the_root_on_its_own_notebook(name):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_dependency_exists_or_is_made_by_another_stage(name):
-    made = [out for other, stage in (GRAPH | PRETRAINED).items() if other != name for out in outs_of(stage)]
+    made = [out for other, stage in MADE.items() if other != name for out in outs_of(stage)]
     for dep in EVERY[name]["deps"]:
         if "${" in dep:
             assert any(overlaps(dep, out) for out in made), f"no stage makes {dep}"
@@ -193,9 +196,9 @@ def files_of(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_depends_on_its_own_inputs(name):
-    paper, _, short = name.rpartition("/")
-    own = f"runs/${{scale}}/{paper}/inputs/{short}" if paper else f"runs/${{scale}}/inputs/{short}"
-    own += (f"-{ARM}" if "matrix" in STAGES[name] else "") + ".json"
+    paper, _, short = name.rpartition(":")
+    folder = f"{paper}/inputs" if paper else "inputs"
+    own = f"runs/${{scale}}/{folder}/{short}" + (f"-{ARM}" if "matrix" in STAGES[name] else "") + ".json"
     assert STAGES[name]["deps"][0] == own
     assert not [dep for dep in STAGES[name]["deps"] if dep.startswith(("lib/", "notebooks/"))]
 
@@ -240,7 +243,7 @@ EVALUATING = {"evaluate_base", "evaluate", "evaluate_ablations", "revise", "trai
 @pytest.mark.parametrize("name", sorted(n for n, s in STAGES.items() if s["meta"].get("skip")))
 def test_a_stage_without_benchmarks_makes_no_table_of_them(name):
     """Which is why what such a table may import is no input."""
-    if name.split("/")[-1] in EVALUATING:
+    if name.rpartition(":")[2] in EVALUATING:
         return
     own = [m for m in modules_of(name) if not m.startswith("rlvr.evaluation")]
     trees = [SOURCES.notebook(notebook_of(STAGES[name])), *(SOURCES.tree(SOURCES.file_of(m)) for m in own)]
@@ -318,8 +321,8 @@ def parameters_read(notebook: str) -> set[str]:
                     found |= chains(function, argument.arg)
                     pending += [n.id for n in ast.walk(function) if isinstance(n, ast.Name)]
     sections = Scale.model_fields
-    found |= {("train", "lags") for c in found if c[0] == "lags_of"}  # methods of Scale
-    found |= {("seeds",) for c in found if c[0] == "seeds_of"}
+    of_methods = {"lags_of": ("train", "lags"), "seeds_of": ("seeds",)}  # of Scale
+    found |= {of_methods[c[0]] for c in found if c[0] in of_methods}
     return {".".join(c) for c in found if c[0] in sections}
 
 
@@ -346,12 +349,12 @@ def test_what_is_read_is_found():
 @pytest.mark.fault("stale-results")
 @pytest.mark.parametrize("name", STAGES)
 def test_a_parameter_that_a_notebook_reads_is_a_parameter_of_its_stage(name):
-    allowed = {parameter for stage, parameter in NO_PARAMETER_OF_RESULTS if stage == name}
+    allowed = {parameter for stage, parameter in NO_PARAMETER_OF_RESULTS if stage == name.rpartition(":")[2]}
     named = parameters_of(STAGES[name])
     missing = sorted(
         read
         for read in parameters_read(notebook_of(STAGES[name])) - allowed
-        if not ("/" in name and read.split(".")[0] in NO_PARAMETER_OF_GROUPS)
+        if not (":" in name and read.split(".")[0] in NO_PARAMETER_OF_GROUPS)
         and not any(names(parameter, read) for parameter in named)
     )
     assert not missing, f"dvc.yaml, stage {name}: params lack {missing}"

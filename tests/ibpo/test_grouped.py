@@ -65,12 +65,6 @@ def test_every_arm_has_a_folder_of_its_own():
     assert evaluation_of_arm_labels(SCALE)[0] == ("base", 0)
 
 
-def test_sections_that_ibpo_needs():
-    values = SCALE.model_dump() | {"correcting": None}
-    with pytest.raises(ValueError, match="correcting: missing, paper 'ibpo' needs them"):
-        Scale.model_validate(values)
-
-
 def test_the_prompt_of_training_is_shown_at_test_time():
     assert template_of(SCALE, "score") == template_of(SCALE, "gspo") == "problem_last"
 
