@@ -23,8 +23,9 @@ IBPO = (
         test=MATCHED
         + """
             IBPO minus GSPO (64 responses to a prompt), GSPO with a prompt at test time, the second turn of
-            SCoRe, and GSPO with the best of 8: supported if every interval lies above 0. Mask minus base and
-            base minus ratio: at least -{margin:g}. Contradicted if any part is, else open.
+            SCoRe, and GSPO with the best of 8; mask minus base and base minus ratio. Supported if every
+            interval of the first four lies above 0 and those of the last two lie above -{margin:g},
+            contradicted if one lies below, else open.
         """,
         parts={
             **{
@@ -56,7 +57,7 @@ IBPO = (
             Every group that can occur is listed, of several sizes, accuracies and chances of a repair, with
             and without dependence on the right responses of the group. Supported if closed form and variance
             agree to 1e-12 at every weight, if the variance is below GSPO's at exactly the weights between 0
-            and 2C/V, and if Cov(Y, phi) = -2p(1-p)m to 1e-12 in the local cases.
+            and 2C/V, and if Cov(Y, phi) = -2p(1-p)m to 1e-12 in the local cases. Contradicted if one fails.
         """,
         parts={
             "error of the closed form": ("at_most", EXACT_TOLERANCE),

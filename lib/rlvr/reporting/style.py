@@ -52,10 +52,10 @@ OBJECTIVE_COLOURS = MappingProxyType(
         "mpo_grpo": "#2A9D8F",
         # NFPO's ablations: contrast of 3 or more on a light and on a dark page. So many hues cannot all be
         # told apart by everyone: a figure names each arm beside its mark.
-        "gspo8": "#0072B2",
+        "gspo8": "#3C7CA6",
         "ibpo_ratio": "#D78FB8",
         "ibpo_mask": "#6A3D9A",
-        "score": "#8C6D31",
+        "score": "#947A1E",
         "nfpo_n2": "#D77A6A",
         "nfpo_n8": "#A64B12",
         "nfpo_n16": "#96566A",
