@@ -18,6 +18,9 @@ FIELDS = (
     "rollout_log_probs",
     "advantages",
     "rm_scores",
+    "old_mtp_log_probs",
+    "values",
+    "returns",
 )
 
 
