@@ -124,7 +124,8 @@ def updater_of(job: Job) -> MethodUpdater:
 
 @pytest.fixture(scope="module")
 def replayed(done):
-    """(updater at the end, per step [metrics of each update], largest gap of old log-probs, of the modules')."""
+    """(updater at the end, per step (metrics of each update, largest gaps of old log-probs: the policy's,
+    the modules'))."""
     updater, steps = updater_of(done.job), []
     for step in range(1, LAST + 1):
         batches, gaps = mini_batches(done.job, step), [0.0, 0.0]

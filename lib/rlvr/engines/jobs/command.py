@@ -60,6 +60,17 @@ KEYS = {
 }
 
 
+#: The same of its section ``critic``.
+CRITIC = {
+    "lr": "critic.optim.lr",
+    "betas": "critic.optim.betas",
+    "weight_decay": "critic.optim.weight_decay",
+    "value_clip": "critic.cliprange_value",
+    "gamma": "algorithm.gamma",
+    "lam": "algorithm.lam",
+}
+
+
 def job_name(experiment: Experiment, seed: int) -> str:
     return f"{experiment.name}-s{seed}"
 
@@ -164,6 +175,11 @@ def overrides(
             "critic.fsdp.optimizer_offload": update.offload,
             "trainer.max_critic_ckpt_to_keep": experiment.checkpoints.keep,
         }
+    if experiment.mtp is not None:
+        values |= {f"+{ACTOR}.policy_loss.mtp": experiment.mtp.model_dump(), f"{ACTOR}.strategy": "fsdp2"}
+        values |= {"critic.strategy": "fsdp2"} if critic else {}
+    if experiment.critic is not None:
+        values |= {name: getattr(experiment.critic, key) for key, name in CRITIC.items()}
     for word in extra:
         if "=" not in word.lstrip("+~") or word.startswith("-"):
             raise ValueError(f"override={word!r}: allowed are settings of verl, NAME=VALUE")

@@ -165,12 +165,24 @@ class Expected(_Section):
         return self
 
 
+class Critic(_Section):
+    """Of methods whose advantages are a critic's; without this section it is verl's default."""
+
+    lr: Rate
+    betas: tuple[float, float]
+    weight_decay: NotNegative
+    value_clip: Rate  # how far a value may move from the step's start
+    gamma: Share
+    lam: Share
+
+
 class Arm(_Section):
     """What is compared: an objective with its parameters, and what it changes in the setting."""
 
     objective: str
     parameters: dict[str, Any] = Field(default_factory=dict)
     change: dict[str, dict[str, Any]] = Field(default_factory=dict)  # section: {key: value}
+    mtp: dict[str, Any] | None = None  # :class:`~rlvr.mtp.settings.ModuleSettings`
     #: What the method takes beside its objective; for the trainer that ``needs`` names.
     method: dict[str, Any] = Field(default_factory=dict)
     needs: str | None = None  # what is missing before verl can run it

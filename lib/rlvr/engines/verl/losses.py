@@ -54,9 +54,9 @@ def refusal(objective: Objective, more: Mapping[str, Any] | None = None) -> str 
         return None
     if set(objective.needs) == set(MTP):
         return (
-            f"loss_mode={objective.name!r} needs {', '.join(objective.needs)}, which a stock worker does not "
-            "have: allowed is policy_loss.mtp={blocks: ..., lr: ...} with rlvr's trainer; without it this "
-            "would be another objective"
+            f"loss_mode={objective.name!r} needs {', '.join(objective.needs)}, which verl does not hand to a "
+            "policy loss: allowed is policy_loss.mtp={blocks:...,lr:...}, modules beside the actor, with a "
+            "trainer of rlvr; without them this would be another objective"
         )
     return (
         f"loss_mode={objective.name!r} needs {', '.join(objective.needs)}, which verl does not hand to a "
