@@ -49,6 +49,7 @@ def settings(ground) -> dict[str, Any]:
         f"+{POLICY_LOSS}.decay": DECAY,
         "critic.model.path": ground.policy,
         "critic.optim.lr": 1e-3,
+        "critic.use_dynamic_bsz": True,
         "critic.ppo_max_token_len_per_gpu": 4096,
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from rlvr import objectives
 from rlvr.engines.jobs.experiments import Experiment, leaves
+from rlvr.storage import fingerprint
 
 ENTRY = ("python", "-m", "verl.trainer.main_ppo")
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
@@ -96,6 +97,15 @@ def data_files(experiment: Experiment, root: str = "runs") -> tuple[str, list[st
     )
 
 
+def modules_folder(experiment: Experiment, root: str = "runs") -> PurePosixPath:
+    """Of modules that were warmed up before the job: those of one model and kind are shared by its arms."""
+    own = experiment.mtp
+    model = experiment.model.rpartition("/")[2]
+    identity = fingerprint(own.warmup.model_dump())
+    name = f"{model}-{own.variant}-{own.hidden}-k{own.blocks}-{identity[:8]}"
+    return PurePosixPath(root) / experiment.scale / "modules" / name
+
+
 def overrides(
     experiment: Experiment,
     seed: int,
@@ -176,7 +186,10 @@ def overrides(
             "trainer.max_critic_ckpt_to_keep": experiment.checkpoints.keep,
         }
     if experiment.mtp is not None:
-        values |= {f"+{ACTOR}.policy_loss.mtp": experiment.mtp.model_dump(), f"{ACTOR}.strategy": "fsdp2"}
+        modules = experiment.mtp.model_dump(exclude={"warmup"})
+        if experiment.mtp.warmup is not None and experiment.mtp.start is None:
+            modules["start"] = str(modules_folder(experiment, root))
+        values |= {f"+{ACTOR}.policy_loss.mtp": modules, f"{ACTOR}.strategy": "fsdp2"}
         values |= {"critic.strategy": "fsdp2"} if critic else {}
     if experiment.critic is not None:
         values |= {name: getattr(experiment.critic, key) for key, name in CRITIC.items()}

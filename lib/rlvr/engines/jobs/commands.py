@@ -1,4 +1,4 @@
-"""``rlvr job list | show | prepare | submit | status | logs | stop``."""
+"""``rlvr job list | show | prepare | modules | submit | status | logs | stop``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def add_to(commands: argparse._SubParsersAction) -> None:
         ("list", _list, "the experiments of all scales"),
         ("show", _show, "print the verl command, as one to paste into a shell"),
         ("prepare", _prepare, "write the data files; in the environment of the jobs"),
+        ("modules", _modules, "warm up the MTP modules that it starts with, on this machine's GPU"),
         (
             "submit",
             _submit,
@@ -46,10 +47,11 @@ def add_to(commands: argparse._SubParsersAction) -> None:
         action.add_argument(
             "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of verl; repeatable"
         )
-        if name == "prepare":
+        if name in ("prepare", "modules"):
             action.add_argument(
                 "--data-dir", metavar="DIR", help="the benchmarks' folder (default: RLVR_DATA, fetched)"
             )
+        if name == "prepare":
             action.add_argument("--force", action="store_true", help="write again what is there")
         if name in ("submit", "status", "logs", "stop"):
             action.add_argument(
@@ -154,6 +156,15 @@ def _prepare(options: argparse.Namespace) -> int:
     _, experiment = find(options)
     for line in prepare(experiment, _root(options), options.data_dir, options.force):
         print(line)
+    return 0
+
+
+def _modules(options: argparse.Namespace) -> int:
+    from rlvr.engines.jobs.modules import prepare_modules
+
+    _, experiment = find(options)
+    folder = prepare_modules(experiment, _root(options), _model(options), options.data_dir)
+    print(folder if folder else f"{experiment.name} starts with no modules of its own")
     return 0
 
 

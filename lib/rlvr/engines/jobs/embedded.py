@@ -28,6 +28,7 @@ from rlvr.engines.jobs.sections import (
     GeneratedData,
     GeneratedValidation,
     Hardware,
+    Modules,
     Records,
     Rollout,
     Update,
@@ -37,7 +38,6 @@ from rlvr.engines.local.mtp_warmup import warm_up_modules
 from rlvr.engines.local.policy import Policy
 from rlvr.engines.local.rollout import derive_seed, training_problems, validation_problems
 from rlvr.mtp.files import FILE
-from rlvr.mtp.settings import ModuleSettings
 from rlvr.problems import Problem, get_task
 from rlvr.problems.tokenizer import Codec, build_tokenizer
 from rlvr.storage import fingerprint, write_text
@@ -189,7 +189,7 @@ def with_modules(scale: Scale, experiment: Experiment, model: str | Path, root: 
     return experiment.model_copy(update={"mtp": modules.model_copy(update={"start": str(folder.absolute())})})
 
 
-def _modules(arm: str, recipe: Recipe) -> ModuleSettings | None:
+def _modules(arm: str, recipe: Recipe) -> Modules | None:
     if recipe.mtp is None:
         return None
     if recipe.mtp.policy_gradient == "full":
@@ -197,7 +197,7 @@ def _modules(arm: str, recipe: Recipe) -> ModuleSettings | None:
             f"{arm}: mtp.policy_gradient='full': the modules' cross entropy would follow the policy's "
             "gradient into the policy; allowed with engine verl are stop, modules"
         )
-    return ModuleSettings.model_validate(recipe.mtp.model_dump(exclude={"warmup"}))
+    return Modules.model_validate(recipe.mtp.model_dump(exclude={"warmup"}))
 
 
 def _critic(arm: str, recipe: Recipe, train: Train) -> Critic | None:

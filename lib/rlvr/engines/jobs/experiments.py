@@ -31,12 +31,12 @@ from rlvr.engines.jobs.sections import (
     Evaluation,
     Expected,
     Hardware,
+    Modules,
     Records,
     Rollout,
     Update,
     Validation,
 )
-from rlvr.mtp.settings import ModuleSettings
 from rlvr.registry import suggest
 
 MTP = ("mtp_log_prob", "old_mtp_log_prob")  # what the modules beside an actor say
@@ -87,7 +87,7 @@ class Experiment(_Section):
     objective: str
     parameters: dict[str, Any]
     method: dict[str, Any] = Field(default_factory=dict)
-    mtp: ModuleSettings | None = None  # modules beside the actor
+    mtp: Modules | None = None  # modules beside the actor
     critic: Critic | None = None
     data: Data
     rollout: Rollout

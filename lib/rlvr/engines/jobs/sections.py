@@ -10,6 +10,7 @@ from rlvr import objectives
 from rlvr.config import Count, Positive, Rate, _Section
 from rlvr.engines.jobs.hardware import CARDS
 from rlvr.losses import AGGREGATIONS
+from rlvr.mtp.settings import ModuleSettings
 from rlvr.problems.benchmarks.catalogue import get_benchmark
 from rlvr.registry import suggest
 
@@ -176,13 +177,39 @@ class Critic(_Section):
     lam: Share
 
 
+class ModuleWarmUp(_Section):
+    """Cross entropy of the modules alone on published solutions, before the job (:mod:`.modules`)."""
+
+    train: tuple[str, ...]  # training sets with solutions, shuffled together
+    steps: Positive
+    batch_size: Positive  # solutions a step
+    lr: Rate
+    seed: Count
+
+    @field_validator("train")
+    @classmethod
+    def _known(cls, train: tuple[str, ...]) -> tuple[str, ...]:
+        if not train:
+            raise ValueError("train=[]: at least one training set")
+        for name in train:
+            get_benchmark(name)
+        return train
+
+
+class Modules(ModuleSettings):
+    """MTP modules beside the actor. With ``warmup`` and without ``start``, they start from the folder that
+    ``rlvr job modules`` writes."""
+
+    warmup: ModuleWarmUp | None = None
+
+
 class Arm(_Section):
     """What is compared: an objective with its parameters, and what it changes in the setting."""
 
     objective: str
     parameters: dict[str, Any] = Field(default_factory=dict)
     change: dict[str, dict[str, Any]] = Field(default_factory=dict)  # section: {key: value}
-    mtp: dict[str, Any] | None = None  # :class:`~rlvr.mtp.settings.ModuleSettings`
+    mtp: dict[str, Any] | None = None  # :class:`Modules`
     #: What the method takes beside its objective; for the trainer that ``needs`` names.
     method: dict[str, Any] = Field(default_factory=dict)
     needs: str | None = None  # what is missing before verl can run it
