@@ -17,7 +17,7 @@ from rlvr.engines.local.policy import Policy, new_policy
 from rlvr.engines.local.rollout import derive_seed, training_problems, validation_problems
 from rlvr.engines.local.training import _PROBLEMS
 from rlvr.engines.training import LocalTraining, VerlTraining, training_of
-from rlvr.mtp import FILE
+from rlvr.mtp import FILE as MODULES
 from rlvr.problems import get_task
 from rlvr.problems.benchmarks.catalogue import project_root
 from rlvr.problems.tokenizer import Codec, build_tokenizer
@@ -115,9 +115,9 @@ def test_modules_and_critic(scale, tmp_path):
     start = Path(found.mtp.start)
     modules = MtpModules.load(start, Policy.from_pretrained(model).shape)
     assert (modules.shape.blocks, modules.shape.variant) == (3, "chained")
-    before = (start / FILE).stat().st_mtime_ns
+    before = (start / MODULES).stat().st_mtime_ns
     assert with_modules(scale, experiment, model, tmp_path) == found  # once
-    assert (start / FILE).stat().st_mtime_ns == before
+    assert (start / MODULES).stat().st_mtime_ns == before
     other = with_mpo(scale, {"warmup": MPO["mtp"]["warmup"] | {"steps": 3}})
     assert with_modules(other, experiment_of(other, "mpo", 0), model, tmp_path).mtp.start != str(start)
 

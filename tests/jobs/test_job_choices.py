@@ -94,7 +94,11 @@ def choices():
                 continue
             setting = max((n for n in file.settings if path.startswith(f"settings.{n}.")), key=len)
             parts = path.removeprefix(f"settings.{setting}.").split(".")
-            if parts[0] == "arms":
+            if parts[2:3] == ["mtp"]:
+                yield ("ModuleWarmUp" if "warmup" in parts else "Modules"), parts[-1]
+            elif parts[0] == "arms" and parts[-1] in NO_NUMBER_OF:
+                continue
+            elif parts[0] == "arms":
                 yield ("nfpo" if parts[1].startswith("nfpo") else parts[1]), parts[-1]
             elif len(parts) == 1:
                 yield "Setting", parts[0]
