@@ -108,6 +108,15 @@ def local_settings(objective: Objective, scale: Scale) -> str:
     return " ".join(filter(None, [text, BESIDE_THE_LOSS.get(objective.name, ("", ""))[0]]))
 
 
+#: Modules beside the actor, as an example.
+MODULES_OF_VERL = [
+    "+actor_rollout_ref.actor.policy_loss.mtp={blocks:5,lr:1e-5}",
+    "actor_rollout_ref.actor.strategy=fsdp2",
+    "trainer.v1.trainer_mode=rlvr_sync",
+    "+trainer.v1.rlvr_sync={}",
+]
+
+
 def verl_overrides(objective: Objective) -> tuple[list[str], list[str]]:
     """Overrides of a verl job, and remarks on them: the method's advantages, aggregation and anchor."""
     setting, kind = "actor_rollout_ref.actor", objective.advantages
@@ -157,12 +166,21 @@ def trainers(objective: Objective) -> str:
     if lacking := objective.needs:
         given = "mtp" in method_blocks(objective)
         who = "[verl](../verl.md) and [TRL](../trl.md)"
-        rest = (
-            "verl refuses its name." if given else "only the call above runs it, and verl refuses its name."
-        )
+        if given:
+            overrides, remarks = verl_overrides(objective)
+            return "\n\n".join(
+                [
+                    "[verl](../verl.md#mtp-modules), with [our trainer](../cluster.md), whose actor has the "
+                    "modules; without them its name is refused:",
+                    fenced("\n".join(map(shlex.quote, overrides + MODULES_OF_VERL)), "sh"),
+                    *remarks,
+                    f"[TRL](../trl.md): none. It has nothing to give for {_names(lacking)}, without which "
+                    "this is another objective.",
+                ]
+            )
         return (
-            f"{who if given else f'The local engine, {who}'} have nothing to give for {_names(lacking)}, "
-            f"without which this is another objective: {rest}"
+            f"The local engine, {who} have nothing to give for {_names(lacking)}, without which this is "
+            "another objective: only the call above runs it, and verl refuses its name."
         )
     taken = objective.name in VERL_LOSSES
     own = [name for name in objective.parameters if name not in objective.tensors]

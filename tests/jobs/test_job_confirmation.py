@@ -110,7 +110,7 @@ def test_the_limits_of_the_file_cannot_be_confirmed_away(tmp_path):
     with pytest.raises(ValueError, match="not as a whole") as refused:
         check_whole_graph(experiments("paper"), {"CONFIRM_GPU_HOURS": "1e9"}, tmp_path)
     assert "ibpo-32b-gspo: up to 8,608 GPU-hours a seed" in str(refused.value)
-    assert "max_gpu_hours.total is 40,000" in str(refused.value)
+    assert "max_gpu_hours.total is 50,000" in str(refused.value)
     assert "make repro" not in str(refused.value)
 
 
@@ -133,7 +133,7 @@ def test_a_named_training_may_start(tmp_path, monkeypatch, words):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("ibpo-32b-gspo", "up to 8,608 GPU-hours a seed, max_gpu_hours.experiment is 1,000"),
+        ("ibpo-32b-gspo", "up to 8,608 GPU-hours a seed, max_gpu_hours.experiment is 1,100"),
         ("ibpo-32b-ibpo", "cannot be run by verl yet"),
     ],
 )
