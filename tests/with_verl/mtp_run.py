@@ -1,6 +1,7 @@
 """An actor update with MTP modules through verl's FSDP2 engine, and the same by the local engine.
 
-Run as a program by ``test_mtp_engine.py``: ``mtp_run.py FOLDER``. One process, gloo, no Ray.
+Run as a program by ``test_mtp_engine.py``: ``mtp_run.py FOLDER CASE ...``. No Ray; gloo, as many processes as
+``WORLD_SIZE`` says, each with its share of the rows.
 """
 
 import json
@@ -9,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from engine_run import (
     GROUPS,
     LR,
@@ -71,6 +73,7 @@ def said(policy, modules, packed):
 
 def make_worker(path, settings, reshard):
     initialize_global_process_group_ray(backend="gloo")
+    rows = GROUPS * SIZE // 2 // dist.get_world_size()  # two micro-batches
     model = HFModelConfig(
         path=str(path),
         use_remove_padding=False,
@@ -83,8 +86,8 @@ def make_worker(path, settings, reshard):
         model_dtype="fp32",
         use_torch_compile=False,
         use_dynamic_bsz=False,
-        micro_batch_size_per_gpu=GROUPS * SIZE // 2,
-        infer_micro_batch_size_per_gpu=GROUPS * SIZE // 2,
+        micro_batch_size_per_gpu=rows,
+        infer_micro_batch_size_per_gpu=rows,
         reshard_after_forward=reshard,
     )
     optimizer = FSDPOptimizerConfig(
@@ -106,7 +109,7 @@ def make_worker(path, settings, reshard):
         strategy="fsdp2",
         rollout_n=SIZE,
         ppo_mini_batch_size=GROUPS,
-        ppo_micro_batch_size_per_gpu=GROUPS * SIZE // 2,
+        ppo_micro_batch_size_per_gpu=rows,
         fsdp_config=engine,
         policy_loss=policy_loss,
         loss_agg_mode="token-mean",
@@ -140,7 +143,7 @@ def run_case(folder, policy, behaviour, batch, variant, hidden, policy_gradient,
     def given():
         data = verl_batch(batch, folder / "records")
         data[OLD] = nested(row[:n].flatten() for row, n in zip(old, batch.lengths, strict=True))
-        return data
+        return tu.chunk_tensordict(data, dist.get_world_size())[dist.get_rank()]
 
     # what the trainer asks for before the first update
     data = given()
@@ -159,14 +162,15 @@ def run_case(folder, policy, behaviour, batch, variant, hidden, policy_gradient,
     )
     step = MethodBatch(batch.packed, batch.old_log_prob, batch.advantages, 0, old_mtp_log_prob=old)
 
-    before = said(policy, start, batch.packed)
+    before, share = said(policy, start, batch.packed), GROUPS * SIZE // dist.get_world_size()
+    own_rows = slice(share * dist.get_rank(), share * (dist.get_rank() + 1))
     metrics = tu.get(worker.train_mini_batch(given()), "metrics")
     ours, _, _ = updater.step(step)
     phi = MtpModules(start.shape, trainer.snapshot()).state_dict()
     flat = {name: values[0] for name, values in metrics.items()}
     theirs = {name.removeprefix("actor/"): float(value) for name, value in flat.items()}
     found = {
-        "inferred": float((inferred - before).abs().max()),
+        "inferred": float((inferred - before[own_rows, : inferred.shape[1]]).abs().max()),
         "metrics": {n: [theirs[n], v] for n, v in ours.items() if n in theirs},
         "missing": sorted(set(ours) - set(theirs)),
         "policy_moved": float((updater.theta.detach() - policy.theta).norm()),
@@ -203,22 +207,22 @@ def checkpoint_round_trip(worker, given, folder, settings_of):
     }
 
 
-def main(folder):
+def main(folder, *cases):
     policy = random_policy(seed=0)
     noise = torch.randn(policy.theta.shape, generator=torch.Generator().manual_seed(9))
     behaviour = policy.with_theta(policy.theta + 0.02 * noise)
     batch = make_batch(behaviour, lowest=2)
     results = {}
-    for name, case in CASES.items():
+    for name in cases:
         here = folder / name
         policy.save_pretrained(here)
         codec().tokenizer.save_pretrained(here)
-        results[name], worker, given = run_case(here, policy, behaviour, batch, *case)
-        if name == "parallel":
+        results[name], worker, given = run_case(here, policy, behaviour, batch, *CASES[name])
+        if name == "parallel" and dist.get_world_size() == 1:
             plain = {"blocks": BLOCKS, "lr": MODULES_LR}
             results["checkpoint"] = checkpoint_round_trip(worker, given, here, plain)
     print("engine-run:" + json.dumps(results))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -96,7 +96,7 @@ class MtpStack(nn.Module):
 def _say(module: Any, state: Tensor, target: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
     logits = module.logits(state)
     scaled = logits.to(compute_dtype(logits)) / temperature[:, None]
-    said = scaled.log_softmax(-1).gather(-1, target[:, None]).squeeze(-1)
+    said = scaled.log_softmax(-1).gather(-1, target[:, None]).sum(-1)  # no view: FSDP2 warns of those
     likeliest = logits.argmax(-1) if len(logits) else target
     return said, likeliest
 
