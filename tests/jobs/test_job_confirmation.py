@@ -73,7 +73,7 @@ def save_last_checkpoint(name, seed, root):
 def test_open_runs_are_those_without_their_last_checkpoint(tmp_path):
     file = experiments()
     every = open_runs(file, tmp_path)
-    assert len(every) == 57 and every[RUN] == plan(file.get("nfpo-0.6b-nfpo")).gpu_hours[1]
+    assert len(every) == 60 and every[RUN] == plan(file.get("nfpo-0.6b-nfpo")).gpu_hours[1]
     save_last_checkpoint("nfpo-0.6b-nfpo", 0, tmp_path)
     assert set(every) - set(open_runs(file, tmp_path)) == {RUN}
 
@@ -81,28 +81,28 @@ def test_open_runs_are_those_without_their_last_checkpoint(tmp_path):
 def test_a_whole_graph_wants_the_hours_of_the_plan(tmp_path):
     file = experiments()
     total = sum(3 * plan(file.get(name)).gpu_hours[1] for name in file.names if not file.get(name).needs)
-    assert 675 < total < 676
+    assert 700 < total < 701
     with pytest.raises(ValueError) as refused:
         check_whole_graph(file, {}, tmp_path)
     lines = str(refused.value).splitlines()
-    assert lines[0] == "the graph of one_gpu launches 57 trainings, up to 676 GPU-hours; nothing was launched"
+    assert lines[0] == "the graph of one_gpu launches 60 trainings, up to 701 GPU-hours; nothing was launched"
     assert [line.split(":", 1)[1].strip() for line in lines[1:]] == [
         "make plan SCALE=one_gpu",
         f"dvc repro {ONE_GPU}:train@nfpo-0.6b-grpo-0",
         "the same with merge@, evaluate@",
-        "make repro SCALE=one_gpu CONFIRM_GPU_HOURS=676",
+        "make repro SCALE=one_gpu CONFIRM_GPU_HOURS=701",
     ]
-    for given in ("675", "0", "-1", " ", "nan"):
+    for given in ("700", "0", "-1", " ", "nan"):
         with pytest.raises(ValueError, match="nothing was launched"):
             check_whole_graph(file, {"CONFIRM_GPU_HOURS": given}, tmp_path)
     with pytest.raises(ValueError, match="CONFIRM_GPU_HOURS='yes': allowed is a number"):
         check_whole_graph(file, {"CONFIRM_GPU_HOURS": "yes"}, tmp_path)
-    assert "confirmed by CONFIRM_GPU_HOURS=676" in check_whole_graph(
-        file, {"CONFIRM_GPU_HOURS": "676"}, tmp_path
+    assert "confirmed by CONFIRM_GPU_HOURS=701" in check_whole_graph(
+        file, {"CONFIRM_GPU_HOURS": "701"}, tmp_path
     )
     for seed in (0, 1, 2):
         save_last_checkpoint("nfpo-0.6b-nfpo", seed, tmp_path)
-    with pytest.raises(ValueError, match=r"launches 54 trainings, up to 639 GPU-hours"):
+    with pytest.raises(ValueError, match=r"launches 57 trainings, up to 664 GPU-hours"):
         check_whole_graph(file, {}, tmp_path)
 
 
