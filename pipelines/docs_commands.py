@@ -123,20 +123,31 @@ def verl_remarks(objective: Objective) -> list[str]:
 def trainers(objective: Objective) -> str:
     """verl and TRL, with the first parameter as an example of how to give one."""
     if objective.needs == ("token_mask",):
-        return (
-            "The local engine makes `token_mask` in a recipe with a block `counterfactual` of the variant "
-            "`mask`, and [verl](../verl.md#ibpo-a-second-generation-pass) with the trainer `rlvr_ibpo`; "
-            "without one both refuse the name. [TRL](../trl.md) has nothing to give for it."
+        return "\n\n".join(
+            [
+                "The local engine makes `token_mask` in a recipe with a block `counterfactual` of the "
+                "variant `mask`, and [verl](../verl.md#ibpo-a-second-generation-pass) with the trainer "
+                "`rlvr_ibpo`; without one both refuse the name:",
+                fenced("\n".join(map(shlex.quote, verl_overrides(objective))), "sh"),
+                "[TRL](../trl.md): none. It has nothing to give for `token_mask`.",
+            ]
         )
     if lacking := objective.needs:
-        given = "mtp" in method_blocks(objective)
-        who = "[verl](../verl.md) and [TRL](../trl.md)"
-        rest = (
-            "verl refuses its name." if given else "only the call above runs it, and verl refuses its name."
-        )
+        if "mtp" in method_blocks(objective):
+            return "\n\n".join(
+                [
+                    "[verl](../verl.md#mtp-modules), with [our trainer](../cluster.md), whose actor has the "
+                    "modules; without them its name is refused:",
+                    fenced("\n".join(map(shlex.quote, verl_overrides(objective))), "sh"),
+                    *verl_remarks(objective),
+                    f"[TRL](../trl.md): none. It has nothing to give for {_names(lacking)}, without which "
+                    "this is another objective.",
+                ]
+            )
         return (
-            f"{who if given else f'The local engine, {who}'} have nothing to give for {_names(lacking)}, "
-            f"without which this is another objective: {rest}"
+            f"The local engine, [verl](../verl.md) and [TRL](../trl.md) have nothing to give for "
+            f"{_names(lacking)}, without which this is another objective: only the call above runs it, and "
+            "verl refuses its name."
         )
     taken = objective.name in VERL_LOSSES
     own = [name for name in objective.parameters if name not in objective.tensors]

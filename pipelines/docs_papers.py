@@ -24,6 +24,7 @@ from rlvr.engines.local.methods import resolve
 INDEX = Path("data/paper-index.yaml")
 EXPERIMENTS = Path("pipelines/scales/paper/experiments.yaml")
 PAPERS = ("nfpo", "ibpo", "mpo")
+BLOCKS = ("counterfactual", "mtp")  # sections of an arm that a recipe has by the same names
 ABSENT, NOTHING = "not an arm", "-"
 INTRODUCTION = f"""
 What each paper states of its settings, and what is used here. *Paper* is the value of the text, with the
@@ -172,6 +173,11 @@ def _numbers(
             for key, value in leaves(getattr(setting.arms[arm], part), part):
                 source = experiments.sources.get(f"settings.{paper}-{name}.arms.{arm}.{key}")
                 found.setdefault(key, {})[name] = (value, source)
+        above = f"settings.{paper}-{name}.arms.{arm}."
+        for path, source in experiments.sources.items():
+            key = path.removeprefix(above)
+            if path.startswith(above) and key.partition(".")[0] in BLOCKS:
+                found.setdefault(key, {})[name] = (value_at(setting.arms[arm], key), source)
     return found
 
 
@@ -183,6 +189,11 @@ def of_recipe(scale: Scale, recipe: Recipe, key: str, index: Index, paper: str) 
     if part == "method":
         try:
             return shown(value_at(recipe, index.papers[paper].method[name]))
+        except KeyError:
+            return NOTHING
+    if part in BLOCKS:
+        try:
+            return shown(value_at(recipe, key))
         except KeyError:
             return NOTHING
     train, parameters = resolve(scale.train, recipe)

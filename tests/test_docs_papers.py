@@ -59,11 +59,11 @@ def test_what_a_paper_states(paper, key, section, stated):
         ("nfpo", "nfpo", "parameters.horizon", "App. C", "1.7b: 4 (1.7B)<br>8b: 8 (8B)"),
         ("nfpo", "nfpo_kl", "parameters.delta", "App. C", "0.05"),
         ("nfpo", "nfpo_n2", "parameters.horizon", "-", "not stated"),
-        ("ibpo", "ibpo", "method.lambda", "Sec. 4", "0.6"),
+        ("ibpo", "ibpo", "counterfactual.shaping_weight", "Sec. 4", "0.6"),
         ("ibpo", "ibpo", "change.rollout.responses_per_prompt", "Sec. 4", "8"),
-        ("ibpo", "alpha_75", "method.alpha", "Table 5", "0.75"),
+        ("ibpo", "alpha_75", "counterfactual.alpha", "Table 5", "0.75"),
         ("mpo", "mpo", "parameters.decay", "Sec. 5.4", "0.8"),
-        ("mpo", "mpo_k2", "method.modules", "Figure 5", "2"),
+        ("mpo", "mpo_k2", "mtp.blocks", "Figure 5", "2"),
     ],
 )
 def test_what_a_paper_states_of_an_arm(paper, arm, key, section, stated):
@@ -150,8 +150,8 @@ def test_another_papers_laptop_is_shown_once_it_is_there(tmp_path):
     page = docs_papers.page(tmp_path).partition("## MPO")[2]
     assert "Laptop: [pipelines/scales/laptop/mpo/params.yaml](../pipelines" in page
     assert "| `mpo` | `mpo` | `parameters.decay` | Sec. 5.4 | 0.8 | 0.8 | 0.7 |" in page
-    assert re.search(r"\| `mpo` \| `mpo` \| `method.modules` \| .* \| 5 \| 3 \|", page)
-    assert "| `mpo_k2` | `mpo` | `method.modules` | Figure 5 | 2 | 2 | not an arm |" in page
+    assert re.search(r"\| `mpo` \| `mpo` \| `mtp.blocks` \| .* \| 5 \| 3 \|", page)
+    assert "| `mpo_k2` | `mpo` | `mtp.blocks` | Figure 5 | 2 | 2 | not an arm |" in page
     assert "`recipes.mpo.mtp.warmup.steps` | about 12 minutes | 9 | counted in steps |" in page
 
 

@@ -6,16 +6,18 @@ import pyarrow.parquet as pq
 import pytest
 from job_fixtures import save_checkpoint
 
-from rlvr.config import load_scale
+from rlvr.config import Recipe, load_scale
 from rlvr.engines.jobs.changed import check_unchanged
 from rlvr.engines.jobs.command import data_files, environment_of, overrides
 from rlvr.engines.jobs.cpu import MODE, OF_OWN_RAY, RAY, job_settings
-from rlvr.engines.jobs.embedded import clear_if_other, experiment_of, prepare, settings
+from rlvr.engines.jobs.embedded import clear_if_other, experiment_of, prepare, settings, with_modules
 from rlvr.engines.jobs.jobs import Job
-from rlvr.engines.local.policy import new_policy
+from rlvr.engines.local.mtp import MtpModules
+from rlvr.engines.local.policy import Policy, new_policy
 from rlvr.engines.local.rollout import derive_seed, training_problems, validation_problems
 from rlvr.engines.local.training import _PROBLEMS
 from rlvr.engines.training import LocalTraining, VerlTraining, training_of
+from rlvr.mtp import FILE as MODULES
 from rlvr.problems import get_task
 from rlvr.problems.benchmarks.catalogue import project_root
 from rlvr.problems.tokenizer import Codec, build_tokenizer
@@ -73,6 +75,79 @@ def test_what_verl_has_no_equal_of_is_refused(scale, change, message):
         experiment_of(changed(scale, **change), "nfpo", 0)
     with pytest.raises(ValueError, match=message):  # and before the first stage
         check_recipes(changed(scale, **change))
+
+
+MPO = {
+    "objective": "mpo",
+    "mtp_weight": 0.3,
+    "mtp": {
+        "blocks": 3,
+        "variant": "chained",
+        "lr": 1e-3,
+        "warmup": {
+            "seed": 0,
+            "steps": 2,
+            "lr": 1e-3,
+            "betas": [0.9, 0.98],
+            "batch_size": 4,
+            "check_every": 2,
+        },
+    },
+    "critic": {"lr": 2e-3, "value_clip": 0.25, "lam": 0.9},
+}
+
+
+def with_mpo(scale, mtp=None, critic=None):
+    recipe = MPO | {"mtp": MPO["mtp"] | (mtp or {}), "critic": MPO["critic"] | (critic or {})}
+    return scale.model_copy(update={"recipes": scale.recipes | {"mpo": Recipe.model_validate(recipe)}})
+
+
+def test_modules_and_critic(scale, tmp_path):
+    """The recipe's settings, and modules that start as those of the local engine's run: warmed up."""
+    scale = with_mpo(scale)
+    experiment, base = experiment_of(scale, "mpo", 0), tmp_path / "base"
+    codec = Codec(build_tokenizer(get_task("word").words))
+    policy = new_policy(scale.model, len(codec), codec.eos_id, codec.pad_id, seed=0)
+    policy.save_pretrained(base)
+    codec.save(base)
+    model = prepare(scale, experiment, 0, base, tmp_path)
+    found = with_modules(scale, experiment, model, tmp_path)
+    start = Path(found.mtp.start)
+    modules = MtpModules.load(start, Policy.from_pretrained(model).shape)
+    assert (modules.shape.blocks, modules.shape.variant) == (3, "chained")
+    before = (start / MODULES).stat().st_mtime_ns
+    assert with_modules(scale, experiment, model, tmp_path) == found  # once
+    assert (start / MODULES).stat().st_mtime_ns == before
+    other = with_mpo(scale, {"warmup": MPO["mtp"]["warmup"] | {"steps": 3}})
+    assert with_modules(other, experiment_of(other, "mpo", 0), model, tmp_path).mtp.start != str(start)
+
+    words = words_of(found)
+    loss = "actor_rollout_ref.actor.policy_loss"
+    assert words[f"{loss}.loss_mode"] == "rlvr.mpo" and words[f"{loss}.mtp_weight"] == "0.3"
+    assert f"{loss}.mtp_gradient" not in words
+    assert words[f"{loss}.mtp"].startswith("{blocks:3,variant:chained,hidden:last,policy_gradient:stop,")
+    assert f"start:{start}" in words[f"{loss}.mtp"] and "warmup" not in words[f"{loss}.mtp"]
+    assert words["actor_rollout_ref.actor.strategy"] == words["critic.strategy"] == "fsdp2"
+    assert words["algorithm.adv_estimator"] == "gae" and words["algorithm.lam"] == "0.9"
+    assert words["critic.optim.lr"] == "0.002" and words["critic.cliprange_value"] == "0.25"
+    assert words["critic.optim.weight_decay"] == "0.0"
+    assert with_modules(scale, experiment_of(scale, "nfpo", 0), model, tmp_path).mtp is None
+
+
+@pytest.mark.parametrize(
+    ("mtp", "critic", "message"),
+    [
+        ({"policy_gradient": "full"}, None, r"mpo: mtp.policy_gradient='full': .* allowed .* stop, modules"),
+        (None, {"network": "shared"}, r"mpo: critic.network='shared': .* allowed .* 'separate'"),
+        (None, {"blocks": 2}, r"mpo: critic.blocks=2: .* is 1"),
+        (None, {"whiten": False}, r"mpo: critic.whiten=False: .* is True"),
+        (None, {"warmup_steps": 3}, r"mpo: critic.warmup_steps=3: .* is 0"),
+        (None, {"value_clip": None}, r"mpo: critic.value_clip=None: .* a number"),
+    ],
+)
+def test_modules_and_critics_that_verl_has_no_equal_of_are_refused(scale, mtp, critic, message):
+    with pytest.raises(ValueError, match=message):
+        experiment_of(with_mpo(scale, mtp, critic), "mpo", 0)
 
 
 def test_unknown_arm(scale):

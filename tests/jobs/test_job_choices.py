@@ -102,6 +102,10 @@ def choices():
             parts = path.removeprefix(f"settings.{setting}.").split(".")
             if parts[2:3] == ["counterfactual"]:
                 yield "Counterfactual", parts[3]
+            elif parts[2:3] == ["mtp"]:
+                yield ("ModuleWarmUp" if "warmup" in parts else "Modules"), parts[-1]
+            elif parts[0] == "arms" and parts[-1] in NO_NUMBER_OF:
+                continue
             elif parts[0] == "arms":
                 yield ("nfpo" if parts[1].startswith("nfpo") else parts[1]), parts[-1]
             elif len(parts) == 1:

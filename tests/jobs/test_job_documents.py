@@ -46,7 +46,7 @@ def test_a_command_of_rlvr_parses(words):
 
 def test_there_were_commands():
     found = {tuple(words[1:3]) for words in commands(DOCUMENT, "rlvr")}
-    wanted = "list show submit status logs stop prepare".split()
+    wanted = "list show submit status logs stop prepare modules".split()
     assert found == {("data", "fetch"), ("plan", "paper"), *(("job", name) for name in wanted)}
     assert len(commands(SLURM.read_text(), "rlvr")) == 1 and len(commands(SKYPILOT.read_text(), "rlvr")) == 3
 

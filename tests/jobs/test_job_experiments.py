@@ -118,6 +118,14 @@ def value(x):
     return {"value": x, "source": "choice: a test"}
 
 
+MTP = {"blocks": value(3), "lr": value(1e-5)}
+
+
+def warmup(*sets):
+    given = {"train": list(sets), "steps": 3, "batch_size": 2, "lr": 1e-4, "seed": 0}
+    return {name: value(x) for name, x in given.items()}
+
+
 WRONG = {
     "no source": (lambda s, _: s["update"].update(lr=1e-6), r"update.lr = 1e-06: has no source"),
     "empty source": (
@@ -151,7 +159,34 @@ WRONG = {
     ),
     "mpo without needs": (
         lambda s, _: s["arms"].update(nfpo={"objective": "mpo"}),
-        r"mpo needs mtp_log_prob, old_mtp_log_prob, which verl does not hand over: `needs` must say so",
+        r"mpo needs mtp_log_prob, old_mtp_log_prob, which verl does not hand over: a section `mtp`, or",
+    ),
+    "modules of an objective without": (
+        lambda s, _: s["arms"]["nfpo"].update(mtp=MTP),
+        r"nfpo takes no modules: allowed is no section `mtp`",
+    ),
+    "modules' settings": (
+        lambda s, _: s["arms"].update(nfpo={"objective": "mpo", "mtp": MTP | {"depth": value(2)}}),
+        r"mtp.depth",
+    ),
+    "a parameter that the modules decide": (
+        lambda s, _: s["arms"].update(
+            nfpo={
+                "objective": "mpo",
+                "parameters": {"mtp_gradient": value("full")},
+                "mtp": MTP,
+            }
+        ),
+        r"mtp_gradient is no parameter of an arm: allowed is mtp.policy_gradient",
+    ),
+    "modules warmed up on an unknown set": (
+        lambda s, _: s["arms"].update(
+            nfpo={
+                "objective": "mpo",
+                "mtp": {"blocks": value(3), "lr": value(1e-5), "warmup": warmup("gsm9k")},
+            }
+        ),
+        r"gsm9k",
     ),
     "mask without a loss for it": (
         lambda s, _: s["arms"].update(

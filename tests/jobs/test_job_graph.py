@@ -38,7 +38,7 @@ def changed(tmp_path, old, new, count=1):
 # --- runs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("scale", "number", "runs"), [("paper", 61, 215), ("one_gpu", 21, 63)])
+@pytest.mark.parametrize(("scale", "number", "runs"), [("paper", 76, 260), ("one_gpu", 22, 66)])
 def test_the_lists_are_those_of_the_experiments(scale, number, runs):
     path = SCALES / scale / "jobs.yaml"
     file, values = experiments(scale), load_yaml(path)
@@ -119,7 +119,7 @@ def test_the_settings_of_an_experiment(tmp_path):
     assert {name for name in found if name.startswith("nfpo-0.6b-nfpo/")} == {
         f"nfpo-0.6b-nfpo/{name}" for name in names
     }
-    assert len(found) == 21 * 5 + 1
+    assert len(found) == 22 * 5 + 1
     compared = read_json(tmp_path / "settings/nfpo-0.6b.json")
     assert compared["analysis"]["dynamics"]["horizons"] == [1, 2, 4, 8, 16]
     assert compared["setting"]["arms"]["nfpo"]["parameters"]["horizon"] == 4
@@ -142,7 +142,7 @@ def test_a_learning_rate_of_one_arm_changes_its_training_and_the_comparison(tmp_
 def test_a_learning_rate_of_a_setting_changes_its_trainings_alone(tmp_path):
     file = changed(tmp_path, "lr: {value: 1.0e-6, source: release}", "lr: {value: 2.0e-6, source: release}")
     of = [name for name in file.names if not file.get(name).needs and not name.startswith("ibpo")]
-    assert len(of) == 18  # mpo-0.6b takes it from nfpo-0.6b, ibpo-0.6b has its own
+    assert len(of) == 19  # mpo-0.6b takes it from nfpo-0.6b, ibpo-0.6b has its own
     assert differing(tmp_path, file) == {COMPARED, *(f"{name}/training.json" for name in of)}
 
 

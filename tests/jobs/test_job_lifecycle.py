@@ -237,8 +237,9 @@ def test_what_is_refused_before_anything_is_launched(tmp_path):
     save_checkpoint(job, 400)
     with pytest.raises(ValueError, match="step 400, beyond the 200 requested"):
         submit(job, ray)
-    with pytest.raises(ValueError, match=r"mpo-0.6b-mpo cannot be run by verl yet; it needs an MTP engine"):
-        make_job(tmp_path, "mpo-0.6b-mpo")
+    name = "nfpo-0.6b-nfpo_recompute_trace"
+    with pytest.raises(ValueError, match=rf"{name} cannot be run by verl yet; it needs a worker loss"):
+        make_job(tmp_path, name)
     with pytest.raises(ValueError, match=r"was not submitted: `rlvr job submit nfpo-0.6b-dppo`"):
         make_job(tmp_path, "nfpo-0.6b-dppo")[0].logs(lambda: ray)
     assert not ray.submitted

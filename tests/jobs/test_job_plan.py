@@ -124,6 +124,21 @@ def test_tokens_and_disk():
     assert critic.disk == 2 * plan(PAPER.get("mpo-qwen1.5b-gsm8k-grpo")).disk
 
 
+def test_modules_cost_memory_time_and_disk():
+    with_modules, without = (
+        plan(PAPER.get("mpo-qwen1.5b-gsm8k-mpo")),
+        plan(PAPER.get("mpo-qwen1.5b-gsm8k-ppo")),
+    )
+    # four of a layer and a head each: 0.047e9 + 151936 * 1536 parameters
+    parameters = 4 * (46.8e6 + 151936 * 1536)
+    assert with_modules.disk - without.disk == pytest.approx(3 * 12 * parameters, rel=0.01)
+    assert with_modules.memory[0] - without.memory[0] == pytest.approx(16 * parameters / 8, rel=0.01)
+    assert with_modules.memory[1] > without.memory[1] + 4 * parameters
+    assert with_modules.hours[0] > without.hours[0]
+    two = plan(PAPER.get("mpo-qwen1.5b-gsm8k-mpo_k2"))
+    assert two.disk - without.disk == pytest.approx(3 * 12 * parameters / 4, rel=0.01)
+
+
 def test_limits():
     plans = [plan(PAPER.get(f"nfpo-8b-{arm}")) for arm in ("grpo", "nfpo")]
     assert refusals(plans, GPUHours(experiment=1e6, total=1e6)) == []
@@ -139,7 +154,7 @@ def test_the_table(capsys, scale):
     shown = capsys.readouterr().out
     for name in experiments(scale).names:
         assert name in shown
-    assert "not counted, needs an MTP engine" in shown
+    assert "not counted, needs a worker loss" in shown
 
 
 def test_the_command_refuses(capsys, monkeypatch):

@@ -99,8 +99,8 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
     first = "VERL_USE_EXTERNAL_MODULES=rlvr.engines.verl.trainer python -m verl.trainer.main_ppo \\\n"
     assert shown.startswith(first) and shown.endswith("+a.b=c\n")
     assert "data.seed=5 " in shown and f"{tmp_path}/paper/jobs/nfpo-8b-nfpo-s5/checkpoints" in shown
-    assert cli.main(["job", "show", "mpo-0.6b-mpo"]) == 2
-    assert "needs an MTP engine" in capsys.readouterr().err
+    assert cli.main(["job", "show", "nfpo-0.6b-nfpo_recompute_trace"]) == 2
+    assert "needs a worker loss" in capsys.readouterr().err
     assert cli.main(["job", "show", "nfpo-8b-nfop"]) == 2
     assert "did you mean 'nfpo-8b-nfpo'" in capsys.readouterr().err
     monkeypatch.setenv("WANDB_API_KEY", "correct-horse-battery")

@@ -1,4 +1,4 @@
-"""``rlvr job list | show | prepare | submit | status | logs | stop``."""
+"""``rlvr job list | show | prepare | modules | submit | status | logs | stop``."""
 
 from __future__ import annotations
 
@@ -58,6 +58,10 @@ Settings = Annotated[
 Address = Annotated[
     str | None,
     typer.Option("--address", metavar="URL", help="Of Ray's dashboard (default: RAY_ADDRESS, this machine)."),
+]
+DataDir = Annotated[
+    str | None,
+    typer.Option("--data-dir", metavar="DIR", help="The benchmarks' folder (default: RLVR_DATA, fetched)."),
 ]
 
 
@@ -167,12 +171,7 @@ def prepare(
     root: Root = None,
     model: Model = None,
     settings: Settings = None,
-    data_dir: Annotated[
-        str | None,
-        typer.Option(
-            "--data-dir", metavar="DIR", help="The benchmarks' folder (default: RLVR_DATA, fetched)."
-        ),
-    ] = None,
+    data_dir: DataDir = None,
     force: Annotated[bool, typer.Option("--force", help="Write again what is there.")] = False,
 ) -> int:
     """Write the data files; in the environment of the jobs."""
@@ -182,6 +181,27 @@ def prepare(
     _, found = choice.find()
     for line in write(found, choice.folder, data_dir, force):
         print(line)
+    return 0
+
+
+@job.command()
+@guarded
+def modules(
+    experiment: Name,
+    file: File = None,
+    seed: Seed = None,
+    root: Root = None,
+    model: Model = None,
+    settings: Settings = None,
+    data_dir: DataDir = None,
+) -> int:
+    """Warm up the MTP modules that it starts with, on this machine's GPU."""
+    from rlvr.engines.jobs.modules import prepare_modules
+
+    choice = Choice(experiment, file, seed, root, model, settings)
+    _, found = choice.find()
+    folder = prepare_modules(found, choice.folder, choice.model_path, data_dir)
+    print(folder if folder else f"{found.name} starts with no modules of its own")
     return 0
 
 

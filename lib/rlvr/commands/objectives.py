@@ -142,8 +142,14 @@ def uses(objective: Objective) -> list[tuple[str, str]]:
         out.append(("params.yaml", f"recipes: {recipe}, {what}; {name} in arms"))
     elif not objective.needs:
         out.append(("params.yaml", f"recipes: {recipe}; {name} in arms; then dvc repro train@{name}"))
+    lacking, masked = " and ".join(objective.needs), objective.needs == ("token_mask",)
+    if masked:
+        what = "with a block `counterfactual` of the variant mask in the recipe (rlvr.config_corrections)"
+        out.append(("params.yaml", f"recipes: {recipe}, {what}; {name} in arms"))
+    if masked or "mtp" in blocks:
+        out.append(("verl", "\n".join(verl_overrides(objective))))
+        return [*out, ("TRL", f"none: it has nothing to give for {lacking}")]
     if objective.needs:
-        lacking = " and ".join(objective.needs)
         return [*out, ("verl, TRL", f"none: both have nothing to give for {lacking}")]
     out.append(("verl", "\n".join(verl_overrides(objective))))
     if objective.advantages == "critic":

@@ -22,6 +22,22 @@ def method_blocks(objective: Objective) -> list[str]:
     return mtp + (["critic"] if objective.advantages == "critic" else [])
 
 
+#: Overrides of a verl job whose actor has MTP modules, with our trainer; K and the rate as an example.
+MODULES = [
+    "+actor_rollout_ref.actor.policy_loss.mtp={blocks:5,lr:1e-5}",
+    "actor_rollout_ref.actor.strategy=fsdp2",
+    "trainer.v1.trainer_mode=rlvr_sync",
+    "+trainer.v1.rlvr_sync={}",
+]
+#: Of one whose trainer makes a mask of tokens: longer prompts hold the responses that are corrected.
+MASKS = [
+    "actor_rollout_ref.rollout.n=8",
+    "actor_rollout_ref.rollout.prompt_length=12288",
+    "trainer.v1.trainer_mode=rlvr_ibpo",
+    "+trainer.v1.rlvr_ibpo={counterfactual:{variant:mask}}",
+]
+
+
 def verl_name(objective: Objective) -> str:
     """The ``loss_mode`` that runs this objective, not verl's own loss of that name."""
     return f"rlvr.{objective.name}" if objective.name in VERL_LOSSES else objective.name
@@ -29,7 +45,7 @@ def verl_name(objective: Objective) -> str:
 
 def verl_overrides(objective: Objective) -> list[str]:
     """Overrides of a verl job: the method's advantages, aggregation and anchor, and its first parameter as
-    an example of how to give one."""
+    an example of how to give one; what hands over tensors that the method needs."""
     setting, kind = "actor_rollout_ref.actor", objective.advantages
     overrides = [f"algorithm.adv_estimator={'gae' if kind == 'critic' else 'grpo'}"]
     if kind == "centred" or objective.name == "nfpo":
@@ -52,4 +68,8 @@ def verl_overrides(objective: Objective) -> list[str]:
             f"{setting}.policy_loss._target_=rlvr.engines.verl.PolicyLossConfig",
             f"+{setting}.policy_loss.{name}={value}",
         ]
+    if "mtp" in method_blocks(objective):
+        overrides += MODULES
+    if "token_mask" in objective.needs:
+        overrides += MASKS
     return overrides

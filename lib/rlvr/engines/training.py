@@ -210,6 +210,7 @@ class VerlTraining:
             return Job(experiment, seed, self.root, model), {}
         base = str(self.scale.folder / "base/model")
         model = str(embedded.prepare(self.scale, experiment, seed, base, self.root).absolute())
+        experiment = embedded.with_modules(self.scale, experiment, model, self.root)
         own = embedded.settings(experiment)
         if self.scale.device == "cpu":
             from rlvr.engines.jobs.cpu import job_settings

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -68,37 +70,48 @@ def run_backbone(
     Args: ``input_ids``, ``attention_mask`` [B, L], padding on either side; positions count real tokens.
     ``backbone_gradient``: leave the graph on ``hidden`` and ``embedded``, which are detached otherwise.
     """
-    parts, seen = parts_of(model), {}
-    attention_mask = attention_mask.long()
-
-    def before(_, args, kwargs):
-        seen["trunk"] = args[0] if args else kwargs["hidden_states"]
-        seen["arguments"] = {k: v for k, v in kwargs.items() if k != "hidden_states"}
-        if len(args) > 1:
-            raise ValueError(f"last layer of {type(model).__name__}: takes more than one input by position")
-
-    def after(_, args, kwargs, output):
-        seen["last"] = output[0] if isinstance(output, tuple) else output
-
-    hooks = [
-        parts.last.register_forward_pre_hook(before, with_kwargs=True),
-        parts.last.register_forward_hook(after, with_kwargs=True),
-    ]
-    try:
+    parts, attention_mask = parts_of(model), attention_mask.long()
+    with watch_last_layer(parts) as seen:
         normed = parts.core(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=(attention_mask.cumsum(-1) - 1).clamp_min(0),
             use_cache=False,
         ).last_hidden_state
-    finally:
-        for hook in hooks:
-            hook.remove()
-    embedded = parts.embed(input_ids)
-    chosen = seen[hidden]
+    chosen, embedded = seen[hidden], seen["embedded"]
     if not backbone_gradient:
         chosen, embedded = chosen.detach(), embedded.detach()
     return Backbone(normed, chosen, embedded, seen["arguments"])
+
+
+@contextmanager
+def watch_last_layer(parts: Parts) -> Iterator[dict[str, Any]]:
+    """A mapping that a pass within fills: the last layer's input ``trunk``, its output ``last`` and its
+    further ``arguments``; ``embedded``, the embeddings of the tokens. All with their graph."""
+    seen: dict[str, Any] = {}
+
+    def before(_, args, kwargs):
+        seen["trunk"] = args[0] if args else kwargs["hidden_states"]
+        seen["arguments"] = {k: v for k, v in kwargs.items() if k != "hidden_states"}
+        if len(args) > 1:
+            raise ValueError(f"{type(parts.last).__name__}: takes more than one input by position")
+
+    def after(_, args, kwargs, output):
+        seen["last"] = output[0] if isinstance(output, tuple) else output
+
+    def embedded(_, args, output):
+        seen["embedded"] = output
+
+    hooks = [
+        parts.embed.register_forward_hook(embedded),
+        parts.last.register_forward_pre_hook(before, with_kwargs=True),
+        parts.last.register_forward_hook(after, with_kwargs=True),
+    ]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class Join(nn.Module):

@@ -14,6 +14,7 @@ says how.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ import pandas as pd
 import torch
 
 from rlvr.analysis.dynamics import pad_records
+from rlvr.mtp.files import FILE as MODULES
 from rlvr.ratios import forward_trace, token_ratio
 from rlvr.storage import atomic_dir, finite_or_none, write_json
 
@@ -252,3 +254,5 @@ def write_run(
         if final is not None:
             Policy.from_pretrained(final).save_pretrained(partial / "final")
             Codec.load(final).save(partial / "final")
+            if (modules := Path(final) / MODULES).is_file():
+                shutil.copyfile(modules, partial / "final" / MODULES)

@@ -10,6 +10,7 @@ from typing import Any
 
 from rlvr import objectives
 from rlvr.engines.jobs.experiments import Experiment, leaves
+from rlvr.storage import fingerprint
 
 ENTRY = ("python", "-m", "verl.trainer.main_ppo")
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
@@ -61,6 +62,17 @@ KEYS = {
 }
 
 
+#: The same of its section ``critic``.
+CRITIC = {
+    "lr": "critic.optim.lr",
+    "betas": "critic.optim.betas",
+    "weight_decay": "critic.optim.weight_decay",
+    "value_clip": "critic.cliprange_value",
+    "gamma": "algorithm.gamma",
+    "lam": "algorithm.lam",
+}
+
+
 def job_name(experiment: Experiment, seed: int) -> str:
     return f"{experiment.name}-s{seed}"
 
@@ -84,6 +96,15 @@ def data_files(experiment: Experiment, root: str = "runs") -> tuple[str, list[st
         str(base / f"train-{'-'.join(parts)}.parquet"),
         [str(base / f"validate-{name}{style}.parquet") for name in experiment.validation.benchmarks],
     )
+
+
+def modules_folder(experiment: Experiment, root: str = "runs") -> PurePosixPath:
+    """Of modules that were warmed up before the job: those of one model and kind are shared by its arms."""
+    own = experiment.mtp
+    model = experiment.model.rpartition("/")[2]
+    identity = fingerprint(own.warmup.model_dump())
+    name = f"{model}-{own.variant}-{own.hidden}-k{own.blocks}-{identity[:8]}"
+    return PurePosixPath(root) / experiment.scale / "modules" / name
 
 
 def overrides(
@@ -170,6 +191,14 @@ def overrides(
             "critic.fsdp.optimizer_offload": update.offload,
             "trainer.max_critic_ckpt_to_keep": experiment.checkpoints.keep,
         }
+    if experiment.mtp is not None:
+        modules = experiment.mtp.model_dump(exclude={"warmup"})
+        if experiment.mtp.warmup is not None and experiment.mtp.start is None:
+            modules["start"] = str(modules_folder(experiment, root))
+        values |= {f"+{ACTOR}.policy_loss.mtp": modules, f"{ACTOR}.strategy": "fsdp2"}
+        values |= {"critic.strategy": "fsdp2"} if critic else {}
+    if experiment.critic is not None:
+        values |= {name: getattr(experiment.critic, key) for key, name in CRITIC.items()}
     for word in extra:
         if "=" not in word.lstrip("+~") or word.startswith("-"):
             raise ValueError(f"override={word!r}: allowed are settings of verl, NAME=VALUE")

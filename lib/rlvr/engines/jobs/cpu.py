@@ -50,6 +50,13 @@ OVERRIDES: dict[str, Any] = {
     f"{_MODEL}.use_remove_padding": False,  # needs flash-attention
     f"+{_MODEL}.override_config.attn_implementation": "sdpa",  # verl's default: flash_attention_2
     f"{_MODEL}.enable_gradient_checkpointing": False,  # memory is not what is short
+    # --- critic, if there is one: as the actor
+    "critic.strategy": "fsdp2",
+    "critic.fsdp.use_torch_compile": False,
+    "+critic.fsdp.mixed_precision": _SINGLE,
+    "critic.model.use_remove_padding": False,
+    "+critic.model.override_config.attn_implementation": "sdpa",
+    "critic.model.enable_gradient_checkpointing": False,
     # --- rollout
     f"{_ROLLOUT}.name": "vllm",
     f"{_ROLLOUT}.dtype": "float32",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvr import objectives
-from rlvr.config import Scale
+from rlvr.config import Recipe, Scale, Train
 from rlvr.engines.jobs.command import ACTOR, data_files
 from rlvr.engines.jobs.experiments import Experiment
 from rlvr.engines.jobs.local_ray import alone, stop
@@ -22,17 +22,22 @@ from rlvr.engines.jobs.rows import EMBEDDED as SOURCE
 from rlvr.engines.jobs.rows import write_dataset
 from rlvr.engines.jobs.sections import (
     Checkpoints,
+    Critic,
     Evaluation,
     Expected,
     GeneratedData,
     GeneratedValidation,
     Hardware,
+    Modules,
     Records,
     Rollout,
     Update,
 )
 from rlvr.engines.local.methods import resolve
+from rlvr.engines.local.mtp_warmup import warm_up_modules
+from rlvr.engines.local.policy import Policy
 from rlvr.engines.local.rollout import derive_seed, training_problems, validation_problems
+from rlvr.mtp.files import FILE
 from rlvr.problems import Problem, get_task
 from rlvr.problems.tokenizer import Codec, build_tokenizer
 from rlvr.storage import fingerprint, write_text
@@ -55,10 +60,10 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
         raise ValueError(f"arm={arm!r} has no recipe; recipes are {sorted(scale.recipes)}")
     recipe = scale.recipes[arm]
     train, parameters = resolve(scale.train, recipe)
-    if recipe.mtp or recipe.critic or recipe.sampling:
+    if recipe.sampling:
         raise ValueError(
-            f"{arm}: mtp, critic and sampling are what the local engine has beside a loss; allowed with "
-            "engine verl are recipes without them"
+            f"{arm}: sampling is what the local engine has beside a loss; allowed with engine verl are "
+            "recipes without it"
         )
     if recipe.self_correction is not None:
         raise ValueError(
@@ -95,8 +100,10 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
         seeds=(seed,),
         needs=None,
         objective=objectives.get(recipe.objective).name,
-        parameters=parameters,
+        parameters={name: value for name, value in parameters.items() if name != "mtp_gradient"},
         counterfactual=recipe.counterfactual,
+        mtp=_modules(arm, recipe),
+        critic=_critic(arm, recipe, train),
         data=GeneratedData(
             train=f"{SOURCE}-s{seed}",
             max_prompt_length=longest,
@@ -170,6 +177,61 @@ def prepare(scale: Scale, experiment: Experiment, seed: int, base: str | Path, r
     write_dataset(train, _training_stream(scale, seed), "train")
     write_dataset(validation, validation_problems(scale.problems, scale.train.eval_problems), "validation")
     return cluster_folder(base, Path(train).parent / "model")
+
+
+def with_modules(scale: Scale, experiment: Experiment, model: str | Path, root: str | Path) -> Experiment:
+    """``experiment`` with modules that start as those of the local engine's runs do: warmed up on solutions,
+    in a folder beside the data. As it is if it has none.
+
+    Args:
+        model: the base policy as vLLM takes it (:func:`prepare`).
+    """
+    modules, recipe = experiment.mtp, scale.recipes[experiment.name]
+    if modules is None or modules.blocks == 1:
+        return experiment
+    identity = fingerprint({"mtp": recipe.mtp.model_dump(), "problems": scale.problems.model_dump()}, model)
+    data, _ = data_files(experiment, str(root))
+    folder = Path(data).parent / f"modules-{identity}"
+    if not (folder / FILE).is_file():
+        policy = Policy.from_pretrained(model)
+        found = warm_up_modules(policy, Codec.load(model), scale.problems, recipe.mtp)
+        folder.mkdir(parents=True, exist_ok=True)
+        found.modules.save(folder)
+    return experiment.model_copy(update={"mtp": modules.model_copy(update={"start": str(folder.absolute())})})
+
+
+def _modules(arm: str, recipe: Recipe) -> Modules | None:
+    if recipe.mtp is None:
+        return None
+    if recipe.mtp.policy_gradient == "full":
+        raise ValueError(
+            f"{arm}: mtp.policy_gradient='full': the modules' cross entropy would follow the policy's "
+            "gradient into the policy; allowed with engine verl are stop, modules"
+        )
+    return Modules.model_validate(recipe.mtp.model_dump(exclude={"warmup"}))
+
+
+def _critic(arm: str, recipe: Recipe, train: Train) -> Critic | None:
+    own = recipe.critic
+    if own is None:
+        return None
+    allowed = {"network": "separate", "blocks": 1, "whiten": True, "warmup_steps": 0}
+    for name, value in allowed.items():
+        if getattr(own, name) != value:
+            raise ValueError(
+                f"{arm}: critic.{name}={getattr(own, name)!r}: verl's critic has no equal of it; allowed "
+                f"with engine verl is {value!r}"
+            )
+    if own.value_clip is None:
+        raise ValueError(f"{arm}: critic.value_clip=None: verl's critic clips; allowed is a number > 0")
+    return Critic(
+        lr=own.lr,
+        betas=train.betas,
+        weight_decay=0.0,
+        value_clip=own.value_clip,
+        gamma=own.gamma,
+        lam=own.lam,
+    )
 
 
 def clear_if_other(job: Job, base: str | Path) -> None:

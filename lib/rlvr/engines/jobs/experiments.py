@@ -29,10 +29,12 @@ from rlvr.engines.jobs.sections import (
     Analysis,
     Arm,
     Checkpoints,
+    Critic,
     Data,
     Evaluation,
     Expected,
     Hardware,
+    Modules,
     Records,
     Rollout,
     Update,
@@ -40,6 +42,7 @@ from rlvr.engines.jobs.sections import (
 )
 from rlvr.registry import suggest
 
+MTP = ("mtp_log_prob", "old_mtp_log_prob")  # what the modules beside an actor say
 SOURCE = re.compile(r"(?:text|public|choice): \S.*|(?:release|verl default)(?:: \S.*)?", re.DOTALL)
 SOURCES = "'text: where', 'public: where', 'choice: why', 'release' and 'verl default'"
 #: Keys of a setting that say what is what; all others are values, and have a source.
@@ -89,6 +92,8 @@ class Experiment(_Section):
     parameters: dict[str, Any]
     method: dict[str, Any] = Field(default_factory=dict)
     counterfactual: Counterfactual | None = None
+    mtp: Modules | None = None  # modules beside the actor
+    critic: Critic | None = None
     data: Data
     rollout: Rollout
     update: Update
@@ -289,6 +294,7 @@ def _experiment(scale: str, name: str, setting: Setting, arm: Arm) -> Experiment
             "parameters": arm.parameters,
             "method": arm.method,
             "counterfactual": arm.counterfactual,
+            "mtp": arm.mtp,
         }
     )
 
@@ -302,12 +308,25 @@ def _check_objective(experiment: Experiment) -> None:
             raise ValueError(f"{objective.name} has no parameter {suggest(name, known)}")
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in experiment.parameters.items()}
     masks = experiment.counterfactual is not None and experiment.counterfactual.variant == "mask"
-    if objective.needs and not masks:
+    modules, of_modules = experiment.mtp, objective.needs == MTP
+    if modules is not None:
+        if not of_modules:
+            raise ValueError(f"{objective.name} takes no modules: allowed is no section `mtp`")
+        if experiment.counterfactual is not None:
+            raise ValueError("mtp beside counterfactual: no trainer has both; allowed is one of them")
+        if "mtp_gradient" in given:
+            raise ValueError("mtp_gradient is no parameter of an arm: allowed is mtp.policy_gradient")
+        if experiment.update.sequence_parallel > 1:
+            raise ValueError(
+                f"sequence_parallel={experiment.update.sequence_parallel}: allowed with modules is 1"
+            )
+        if modules.blocks > 1:
+            given |= dict.fromkeys(MTP, torch.zeros(1, 1, modules.blocks - 1))
+    elif objective.needs and not masks:
         if not experiment.needs:
             lacking = ", ".join(objective.needs)
-            raise ValueError(
-                f"{objective.name} needs {lacking}, which verl does not hand over: `needs` must say so"
-            )
+            how = "a section `mtp`, or `needs`, must be there" if of_modules else "`needs` must say so"
+            raise ValueError(f"{objective.name} needs {lacking}, which verl does not hand over: {how}")
         return
     one = torch.full((1, 1), -1.0)
     objective(one, one, one, torch.ones(1, 1), loss_agg_mode=experiment.update.loss_agg_mode, **given)

@@ -192,6 +192,8 @@ def training_seconds(
     passes = 2 * (experiment.update.recompute + critic + (experiment.update.kl_coef > 0))
     attention = 2 * model.layers * model.heads * model.head_dim * (PROMPT + mean)  # beside 2 N, causal
     flops = tokens * (trained + passes) * (model.active_parameters + attention / 2)
+    # the modules: trained, and a pass for their old log-probs
+    flops += tokens * (8 * experiment.update.epochs + 2) * _module_parameters(experiment, model)
     return flops / (card.flops * a.flops * experiment.hardware.gpus)
 
 
@@ -248,10 +250,19 @@ def _problems(names: Iterable[str]) -> int:
     return sum(get_benchmark(name).count for name in names)
 
 
+def _module_parameters(experiment: Experiment, model: Model) -> float:
+    """Of all MTP modules: each is a layer and a head."""
+    if experiment.mtp is None:
+        return 0.0
+    head = model.vocabulary * model.hidden
+    layer = (model.parameters - (1 if model.tied else 2) * head) / model.layers
+    return (experiment.mtp.blocks - 1) * (layer + head)
+
+
 def _checkpoint_bytes(experiment: Experiment, model: Model) -> float:
     """float32 weights and both moments of Adam; a critic has its own."""
     critic = objectives.get(experiment.objective).advantages == "critic"
-    return 12 * model.parameters * (2 if critic else 1)
+    return 12 * (model.parameters * (2 if critic else 1) + _module_parameters(experiment, model))
 
 
 def _memory(experiment: Experiment, model: Model, card: Card) -> tuple[float, float]:
@@ -259,17 +270,21 @@ def _memory(experiment: Experiment, model: Model, card: Card) -> tuple[float, fl
 
     State is float32: weights, gradients, two moments, sharded over all GPUs. An update adds one layer in
     bfloat16, the input of every layer, and the logits of a micro-batch: bfloat16, float32 and its gradient.
+    MTP modules are gathered as a whole, with their gradients, and have their logits one after the other.
     """
     update = experiment.update
     critic = objectives.get(experiment.objective).advantages == "critic" and not update.offload
     state = (
         16 * model.parameters * (2 if critic else 1) / experiment.hardware.gpus
     )  # offloaded: one at a time
-    tokens = update.tokens_per_gpu
+    modules, tokens = _module_parameters(experiment, model), update.tokens_per_gpu
+    state += 16 * modules / experiment.hardware.gpus
     inputs = 2 * model.layers * tokens * model.hidden
     inside = 2 * tokens * (4 * model.hidden + 3 * model.intermediate)  # of the layer that is computed again
     logits = tokens * model.vocabulary * (2 + 4 + 4)
     layer = 2 * (2 * model.parameters / max(1, model.layers))
+    if modules:
+        layer += 4 * modules + logits
     resident = 0 if update.offload else state
     runtime = 2 * GB  # CUDA contexts and buffers of NCCL
     rollout = experiment.rollout.gpu_memory_utilization * card.memory + resident + runtime

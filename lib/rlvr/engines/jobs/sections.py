@@ -11,6 +11,7 @@ from rlvr.config import Count, Dynamics, Positive, Rate, Report, _Section
 from rlvr.config_corrections import Counterfactual
 from rlvr.engines.jobs.hardware import CARDS
 from rlvr.losses import AGGREGATIONS
+from rlvr.mtp.settings import ModuleSettings
 from rlvr.problems.benchmarks.catalogue import get_benchmark
 from rlvr.registry import suggest
 
@@ -180,12 +181,50 @@ class Expected(_Section):
         return self
 
 
+class Critic(_Section):
+    """Of methods whose advantages are a critic's; without this section it is verl's default."""
+
+    lr: Rate
+    betas: tuple[float, float]
+    weight_decay: NotNegative
+    value_clip: Rate  # how far a value may move from the step's start
+    gamma: Share
+    lam: Share
+
+
+class ModuleWarmUp(_Section):
+    """Cross entropy of the modules alone on published solutions, before the job (:mod:`.modules`)."""
+
+    train: tuple[str, ...]  # training sets with solutions, shuffled together
+    steps: Positive
+    batch_size: Positive  # solutions a step
+    lr: Rate
+    seed: Count
+
+    @field_validator("train")
+    @classmethod
+    def _known(cls, train: tuple[str, ...]) -> tuple[str, ...]:
+        if not train:
+            raise ValueError("train=[]: at least one training set")
+        for name in train:
+            get_benchmark(name)
+        return train
+
+
+class Modules(ModuleSettings):
+    """MTP modules beside the actor. With ``warmup`` and without ``start``, they start from the folder that
+    ``rlvr job modules`` writes."""
+
+    warmup: ModuleWarmUp | None = None
+
+
 class Arm(_Section):
     """What is compared: an objective with its parameters, and what it changes in the setting."""
 
     objective: str
     parameters: dict[str, Any] = Field(default_factory=dict)
     change: dict[str, dict[str, Any]] = Field(default_factory=dict)  # section: {key: value}
+    mtp: dict[str, Any] | None = None  # :class:`Modules`
     #: What the method takes beside its objective; for the trainer that ``needs`` names.
     method: dict[str, Any] = Field(default_factory=dict)
     needs: str | None = None  # what is missing before verl can run it

@@ -25,9 +25,9 @@ from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.config import omega_conf_to_dataclass
 
 from rlvr.engines.verl.correction_check import check_corrections
-from rlvr.engines.verl.losses import CARRIED, UNREAD_OF_POLICY_LOSS, PolicyLoss, warnings_about
+from rlvr.engines.verl.losses import CARRIED, MTP, UNREAD_OF_POLICY_LOSS, PolicyLoss, handed, warnings_about
 from rlvr.engines.verl.registration import check_registration
-from rlvr.engines.verl.surroundings import Failed, around, check_trainer
+from rlvr.engines.verl.surroundings import Failed, around, check_modules, check_trainer
 
 TESTED = "0.9.1"
 ACTOR = "actor_rollout_ref.actor"
@@ -71,6 +71,7 @@ def check(words: list[str], config_name: str = "ppo_trainer", other_version: boo
     check_trainer(config, experimental=config_name in EXPERIMENTAL)
     corrections = check_corrections(config)
     actor = build_actor(config)
+    check_modules(config, actor.policy_loss.get("mtp", None))
     loss, grad_norm, metrics = run_once(actor)
     return [
         f"verl {found['version']} loads rlvr's plugin; loss_mode={loss_mode} is rlvr's",
@@ -131,16 +132,22 @@ def run_once(actor: Any, rows: int = 4, width: int = 16) -> tuple[float, float, 
     actor.global_batch_info.update(counts, loss_scale_factor=actor.loss_scale_factor)
     function = get_policy_loss_fn(actor.policy_loss.loss_mode)
     masked = isinstance(function, PolicyLoss) and CARRIED in function.objective.needs
+    more: dict[str, torch.Tensor | None] = {}
+    if modules := actor.policy_loss.get("mtp", None):
+        size = (rows, width, modules["blocks"] - 1)
+        said = [-0.1 - 2 * torch.rand(size, generator=g) if size[-1] else None for _ in MTP]
+        more = dict(zip(MTP, said, strict=True))
     try:
-        loss, metrics = function(
-            old_log_prob=old,
-            log_prob=new,
-            advantages=advantages,
-            response_mask=mask,
-            loss_agg_mode=actor.loss_agg_mode,
-            config=actor,
-            rollout_is_weights=torch.ones_like(old) if masked else None,
-        )
+        with handed(**more):
+            loss, metrics = function(
+                old_log_prob=old,
+                log_prob=new,
+                advantages=advantages,
+                response_mask=mask,
+                loss_agg_mode=actor.loss_agg_mode,
+                config=actor,
+                rollout_is_weights=torch.ones_like(old) if masked else None,
+            )
     except ValueError as error:
         raise Failed(str(error)) from error
     loss.backward()
@@ -161,10 +168,18 @@ def describe(config: DictConfig, actor: Any) -> list[str]:
     own = "" if mode == objective.loss_agg_mode else f"; {objective.name}'s own is {objective.loss_agg_mode}"
     return [
         f"{objective.name} with {', '.join(settings) or 'its defaults'}",
+        *_modules(actor.policy_loss.get("mtp", None)),
         f"aggregated by {mode}{own}",
         *around(config, objective),
         *(f"warning: {text}" for text in warnings_about(actor, mode)),
     ]
+
+
+def _modules(modules: Any) -> list[str]:
+    if not modules:
+        return []
+    settings = ", ".join(f"{name}={value!r}" for name, value in modules.items())
+    return [f"modules beside the actor: {settings}; their old log-probs by the trainer"]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -18,8 +18,9 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.workers.config import PolicyLossConfig as _PolicyLossConfig
 
 from rlvr import objectives
-from rlvr.engines.verl.losses import GIVEN, PolicyLoss, refusal
+from rlvr.engines.verl.losses import GIVEN, MTP, PolicyLoss, refusal
 from rlvr.losses import AGGREGATIONS
+from rlvr.mtp.settings import ModuleSettings, module_settings
 from rlvr.registry import Objective, suggest
 
 
@@ -34,6 +35,8 @@ class PolicyLossConfig(_PolicyLossConfig):
         loss_agg_mode: of the policy loss alone. None: the preset's if it names one, else
             ``actor.loss_agg_mode``.
         check: check the tensors of every call (a few transfers from the accelerator each).
+        mtp: settings of modules beside the actor (:class:`rlvr.mtp.settings.ModuleSettings`), for objectives
+            that need what they say.
         parameters: the objective's parameters as one mapping; each can also be given by its own name.
         settings: fields of verl's class, and parameters of the objective.
 
@@ -45,6 +48,7 @@ class PolicyLossConfig(_PolicyLossConfig):
     preset: Optional[str] = None  # noqa: UP045  OmegaConf reads the annotation
     loss_agg_mode: Optional[str] = None  # noqa: UP045
     check: bool = True
+    mtp: Optional[dict[str, Any]] = None  # noqa: UP045
     parameters: dict[str, Any] = field(default_factory=dict)  # as the objective takes them, preset included
 
     def __init__(
@@ -54,6 +58,7 @@ class PolicyLossConfig(_PolicyLossConfig):
         preset: str | None = None,
         loss_agg_mode: str | None = None,
         check: bool = True,
+        mtp: Mapping[str, Any] | None = None,
         parameters: Mapping[str, Any] | None = None,
         **settings: Any,
     ):
@@ -66,17 +71,22 @@ class PolicyLossConfig(_PolicyLossConfig):
                 f"policy_loss.loss_agg_mode={loss_agg_mode!r}: allowed are null (actor.loss_agg_mode) and "
                 f"{', '.join(AGGREGATIONS)}"
             )
-        objective = _objective(loss_mode, given, preset)
+        objective, modules = _objective(loss_mode, given, preset), module_settings(mtp)
+        if modules is not None and (objective is None or MTP[0] not in objective.needs):
+            raise ValueError(f"policy_loss.mtp: loss_mode={loss_mode!r} takes no modules; allowed is null")
         if objective is not None:
             preset_values = dict(_preset(objective, preset))
             preset_mode = preset_values.pop("loss_agg_mode", None)
             loss_agg_mode = loss_agg_mode or preset_mode
-            _check_names(objective, given)
+            _check_names(objective, given, modules)
             given = preset_values | given
-            _check_values(objective, given)
+            if modules is not None:
+                given["mtp_gradient"] = modules.objective_gradient
+            _check_values(objective, given, modules)
         self.preset = preset
         self.loss_agg_mode = loss_agg_mode
         self.check = check
+        self.mtp = None if modules is None else modules.model_dump()
         self.parameters = given
 
 
@@ -112,10 +122,15 @@ def _preset(objective: Objective, preset: str | None) -> dict[str, Any]:
     return known[preset]
 
 
-def _check_names(objective: Objective, given: Mapping[str, Any]) -> None:
-    if (reason := refusal(objective)) is not None:
+def _check_names(objective: Objective, given: Mapping[str, Any], modules: ModuleSettings | None) -> None:
+    if (reason := refusal(objective, {} if modules is None else dict.fromkeys(MTP))) is not None:
         raise ValueError(f"policy_loss.{reason}")
     for name in given:
+        if name == "mtp_gradient" and given[name] != modules.objective_gradient:
+            raise ValueError(
+                f"policy_loss.{name}={given[name]!r}: allowed is to set policy_loss.mtp.policy_gradient "
+                f"alone, which is {modules.policy_gradient!r}"
+            )
         if name in objective.tensors:
             raise ValueError(
                 f"policy_loss.{name}: {objective.name} takes a tensor here, and all that verl hands a policy "
@@ -127,11 +142,13 @@ def _check_names(objective: Objective, given: Mapping[str, Any]) -> None:
             raise ValueError(f"policy_loss: {objective.name} has no parameter {near}")
 
 
-def _check_values(objective: Objective, given: Mapping[str, Any]) -> None:
+def _check_values(objective: Objective, given: Mapping[str, Any], modules: ModuleSettings | None) -> None:
     """Run the objective once on one token, so that it refuses a wrong value now."""
-    one = torch.full((1, 1), -1.0)
+    one, more = torch.full((1, 1), -1.0), {}
+    if modules is not None and modules.blocks > 1:
+        more = dict.fromkeys(MTP, torch.zeros(1, 1, modules.blocks - 1))
     try:
-        objective(one, one, one, torch.ones(1, 1), **given)
+        objective(one, one, one, torch.ones(1, 1), **given, **more)
     except (TypeError, ValueError) as error:
         raise ValueError(f"policy_loss of {objective.name}: {error}") from error
 

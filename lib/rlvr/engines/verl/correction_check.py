@@ -109,6 +109,7 @@ def _requirements(config: DictConfig, settings: Counterfactual) -> list[tuple[st
     context = rollout.max_model_len or math.inf
     longest = min(rollout.prompt_length + rollout.response_length, context)
     weights = correction_of(config).get("rollout_is", None)
+    modules = actor.policy_loss.get("mtp", None)
     tokens = actor.ppo_max_token_len_per_gpu * actor.ulysses_sequence_parallel_size
     return [
         ("trainer.use_v1", config.trainer.get("use_v1", True), config.trainer.get("use_v1", True), "True"),
@@ -123,6 +124,12 @@ def _requirements(config: DictConfig, settings: Counterfactual) -> list[tuple[st
             filters.get("enable", False),
             not filters.get("enable", False),
             "False: groups without a right response are what corrections inform",
+        ),
+        (
+            "actor_rollout_ref.actor.policy_loss.mtp",
+            modules,
+            modules is None,
+            "null: the actor of this trainer has no modules",
         ),
         (
             "actor_rollout_ref.actor.shuffle",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -20,6 +22,7 @@ logger = logging.getLogger(__name__)
 GIVEN = "old_log_prob, log_prob, advantages, response_mask and rollout_is_weights"  # all that verl hands over
 #: A mask of tokens comes where verl's correction weights would be (``rlvr.engines.verl.correcting``).
 CARRIED = "token_mask"
+MTP = ("mtp_log_prob", "old_mtp_log_prob")  # what the modules beside an actor say
 # Settings that verl's own losses read and ours do not, with verl's defaults: of its actor, and of its
 # actor.policy_loss.
 UNREAD = {
@@ -32,11 +35,32 @@ UNREAD_OF_POLICY_LOSS = {
 }
 
 
-def refusal(objective: Objective) -> str | None:
-    """Why this objective cannot run as a policy loss of verl, or None."""
-    lacking = [name for name in objective.needs if name != CARRIED]
+# What a worker of ours has beside what verl hands over, by the names of the objectives' tensors.
+_MORE: ContextVar[Mapping[str, Tensor | None]] = ContextVar("rlvr_more_tensors")
+
+
+@contextmanager
+def handed(**tensors: Tensor | None) -> Iterator[None]:
+    """Calls of a :class:`PolicyLoss` within get these too; None is an argument that the objective can do
+    without."""
+    token = _MORE.set(dict(_MORE.get({})) | tensors)
+    try:
+        yield
+    finally:
+        _MORE.reset(token)
+
+
+def refusal(objective: Objective, more: Mapping[str, Any] | None = None) -> str | None:
+    """Why this objective cannot run as a policy loss of verl, or None. ``more``: as in :func:`handed`."""
+    lacking = [name for name in objective.needs if name != CARRIED and name not in (more or {})]
     if not lacking:
         return None
+    if set(objective.needs) == set(MTP):
+        return (
+            f"loss_mode={objective.name!r} needs {', '.join(objective.needs)}, which verl does not hand to a "
+            "policy loss: allowed is policy_loss.mtp={blocks:...,lr:...}, modules beside the actor, with a "
+            "trainer of rlvr; without them this would be another objective"
+        )
     return (
         f"loss_mode={objective.name!r} needs {', '.join(lacking)}, which verl does not hand to a "
         f"policy loss (it hands over {GIVEN}); without it this would be another objective"
@@ -77,7 +101,8 @@ class PolicyLoss:
         that mask. Metrics are floats under ``actor/``.
         Raises ValueError if the objective needs tensors that verl does not hand over.
         """
-        if (reason := refusal(self.objective)) is not None:
+        more = _MORE.get({})
+        if (reason := refusal(self.objective, more)) is not None:
             raise ValueError(reason)
         chosen = getattr(config, "policy_loss", None) or {}
         mode = chosen.get("loss_agg_mode", None) or loss_agg_mode
@@ -86,6 +111,7 @@ class PolicyLoss:
         arguments = (log_prob, old_log_prob, advantages, response_mask)
         parameters = dict(chosen.get("parameters", None) or {})
         settings = parameters | {"check": chosen.get("check", True)}
+        settings |= {name: more[name] for name in self.objective.tensors if name in more}
         if CARRIED in self.objective.needs:
             if rollout_is_weights is None:
                 raise ValueError(

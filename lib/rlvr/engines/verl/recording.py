@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ import pyarrow.parquet as pq
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from verl.single_controller.base.decorator import Dispatch, register
 from verl.trainer.ppo.core_algos import agg_loss
 from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import Metric
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.padding import no_padding_2_padding
@@ -144,9 +147,19 @@ class RecordingTrainingWorker(TrainingWorker):
 
 
 class RecordingWorker(ActorRolloutRefWorker):
-    """As verl's, with an actor that keeps records."""
+    """As verl's, with an actor that keeps records, and has MTP modules where ``policy_loss.mtp`` says so."""
 
     actor_worker_cls = RecordingTrainingWorker
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        chosen = self.config.actor.policy_loss
+        if self._is_actor and chosen.get("mtp", None):
+            from rlvr.engines.verl.mtp_worker import MtpTrainingWorker
+
+            policy_loss = omega_conf_to_dataclass(chosen)
+            self.actor_worker_cls = partial(MtpTrainingWorker, policy_loss=policy_loss)
+        super().init_model()
 
 
 def write_records(

@@ -7,12 +7,15 @@ names a setting that nothing reads; the other lines say what verl adds by itself
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
+from rlvr.mtp.files import FILE, read_file
 from rlvr.registry import Objective
 
+OURS = ("rlvr_sync", "sync_cpu")  # trainers with a worker of ours
 CORRECTION = "algorithm.rollout_correction"
 STD = "algorithm.norm_adv_by_std_in_grpo"
 ESTIMATOR = "algorithm.adv_estimator"
@@ -51,6 +54,45 @@ def check_trainer(config: DictConfig, experimental: bool = False) -> None:
             "distillation.distillation_loss.use_task_rewards=False: verl then drops the policy loss and "
             "trains by its distillation loss alone; allowed are True, and distillation.enabled=False"
         )
+
+
+def check_modules(config: DictConfig, modules: Any) -> None:
+    """Raises :class:`Failed` where a job would train without the ``modules`` that it asks for, or not start.
+
+    ``modules``: settings of ``policy_loss.mtp``, None without any.
+    """
+    if modules is None:
+        return
+    actor, model, trainer = config.actor_rollout_ref.actor, config.actor_rollout_ref.model, config.trainer
+    mode = trainer.v1.get("trainer_mode", None)
+    if mode not in OURS or not trainer.get("use_v1", True):
+        raise Failed(
+            f"trainer.v1.trainer_mode={mode}, trainer.use_v1={trainer.get('use_v1', True)}: another trainer "
+            f"has no modules; allowed with policy_loss.mtp are {', '.join(OURS)}, and use_v1=True"
+        )
+    allowed = {
+        "actor_rollout_ref.actor.strategy": (actor.strategy, "fsdp2"),
+        "actor_rollout_ref.actor.ulysses_sequence_parallel_size": (actor.ulysses_sequence_parallel_size, 1),
+        "actor_rollout_ref.model.use_fused_kernels": (model.use_fused_kernels, False),
+        "actor_rollout_ref.model.lora_rank": (model.lora_rank, 0),
+    }
+    for name, (value, wanted) in allowed.items():
+        if value != wanted:
+            raise Failed(f"{name}={value}: allowed with policy_loss.mtp is {wanted}")
+    if modules["blocks"] > 1 and (start := modules.get("start", None)) is not None:
+        path = Path(start).expanduser() / FILE
+        if not path.is_file():
+            raise Failed(
+                f"policy_loss.mtp.start={start}: {path} does not exist here; allowed are a folder with "
+                f"{FILE}, on a file system that every node sees, and null"
+            )
+        _, *found = read_file(path)
+        wanted = [modules[name] for name in ("blocks", "variant", "hidden")]
+        if found != wanted:
+            raise Failed(
+                f"policy_loss.mtp.start={start}: its modules have blocks, variant, hidden = {found}; allowed "
+                f"are {wanted}"
+            )
 
 
 def around(config: DictConfig, objective: Objective) -> list[str]:

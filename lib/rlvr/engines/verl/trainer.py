@@ -25,6 +25,7 @@ from verl.utils.fs import copy_to_local
 
 from rlvr.engines.local.accounting import Compute
 from rlvr.engines.verl.accounting import as_metrics, count_rows
+from rlvr.engines.verl.mtp_stack import OLD, SAID, of_responses
 from rlvr.engines.verl.recording import ROW, SETTINGS, RecordingWorker
 from rlvr.engines.verl.surroundings import correction_of
 from rlvr.engines.vllm.model import end_token_ids
@@ -74,6 +75,25 @@ class RecordingTrainer(PPOTrainerSync):
         for role in self.role_worker_mapping:
             if role in ACTORS:
                 self.role_worker_mapping[role] = ray.remote(self.worker)
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict) -> Any:
+        """Also those of the MTP modules. The rollout engine has none, so the trainer computes them, whoever
+        computes the policy's."""
+        batch = super()._compute_old_log_prob(batch, metrics)
+        modules = self.config.actor_rollout_ref.actor.policy_loss.get("mtp", None)
+        if not modules or modules["blocks"] == 1:
+            return batch
+        if correction_of(self.config).get("bypass_mode", False):
+            temperature = self.config.actor_rollout_ref.rollout.temperature
+            how = {"calculate_entropy": False, "compute_loss": False, "temperature": temperature}
+            batch.extra_info.update(how)
+            self.actor_rollout_wg.compute_log_prob(batch)
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=[SAID, "response_mask"]
+        )
+        old = of_responses(data[SAID], data["response_mask"], modules["blocks"])
+        fields = TensorDict({OLD: old}, batch_size=len(batch.keys))
+        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
     def _update_actor(self, batch: Any, metrics: dict) -> Any:
         self._describe(batch, metrics)

