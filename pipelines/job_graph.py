@@ -118,7 +118,8 @@ def write_lists(folder: Path = SCALES) -> list[Path]:
 def settings_files(experiment: Experiment) -> dict[str, Any]:
     """Name in the folder of an experiment: what that file holds."""
     values = experiment.model_dump(mode="json")
-    data = {key: value for key, value in values["data"].items() if not key.startswith("max_")}
+    lengths = ("max_", "correction_")
+    data = {key: value for key, value in values["data"].items() if not key.startswith(lengths)}
     files = {
         "training.json": {key: value for key, value in values.items() if key not in BESIDE_THE_JOB},
         "data.json": data | {"validation": values["validation"]["benchmarks"]},

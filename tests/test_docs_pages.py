@@ -123,11 +123,11 @@ def test_verl_and_trl_commands_name_the_methods_advantages(name):
         assert "ObjectiveTrainer" not in page
         return
     settings = dict(word.lstrip("+").split("=", 1) for word in overrides)
-    assert settings["algorithm.adv_estimator"] == ("gae" if name == "ppo" else "grpo")
+    assert settings["algorithm.adv_estimator"] == ("gae" if name in {"ppo", "mpo"} else "grpo")
     divided = settings.get("algorithm.norm_adv_by_std_in_grpo", "True")
     assert divided == ("False" if name in {"dr_grpo", "exact_pg", "nfpo"} else "True")
     assert ('scale_rewards="none"' in page) == (name in {"dr_grpo", "exact_pg"})
-    assert ("ObjectiveTrainer" in page) == (name != "ppo")
+    assert ("ObjectiveTrainer" in page) == (name != "ppo" and not objectives.get(name).needs)
     norm = settings["actor_rollout_ref.actor.loss_agg_mode"] == "seq-mean-token-sum-norm"
     assert norm == ("actor_rollout_ref.actor.loss_scale_factor" in settings)
     assert norm == ("depends on how the batch is cut" in page)

@@ -208,7 +208,12 @@ def _modules(arm: str, recipe: Recipe) -> Modules | None:
             f"{arm}: mtp.policy_gradient='full': the modules' cross entropy would follow the policy's "
             "gradient into the policy; allowed with engine verl are stop, modules"
         )
-    return Modules.model_validate(recipe.mtp.model_dump(exclude={"warmup"}))
+    if recipe.mtp.ratio != "block":
+        raise ValueError(
+            f"{arm}: mtp.ratio={recipe.mtp.ratio!r}: the local engine's alone; allowed with engine verl is "
+            "'block'"
+        )
+    return Modules.model_validate(recipe.mtp.model_dump(exclude={"warmup", "ratio"}))
 
 
 def _critic(arm: str, recipe: Recipe, train: Train) -> Critic | None:
