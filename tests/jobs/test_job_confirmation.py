@@ -110,7 +110,7 @@ def test_the_limits_of_the_file_cannot_be_confirmed_away(tmp_path):
     with pytest.raises(ValueError, match="not as a whole") as refused:
         check_whole_graph(experiments("paper"), {"CONFIRM_GPU_HOURS": "1e9"}, tmp_path)
     assert "ibpo-32b-gspo: up to 8,608 GPU-hours a seed" in str(refused.value)
-    assert "max_gpu_hours.total is 50,000" in str(refused.value)
+    assert "max_gpu_hours.total is 60,000" in str(refused.value)
     assert "make repro" not in str(refused.value)
 
 

@@ -44,7 +44,7 @@ def samples(arms=ARMS, seeds=(0, 1), problems=10) -> pd.DataFrame:
         {"arm": "base", "seed": 0, "lag": 0, "problem": f"p{i}", "sample": 0, "correct": i < 2}
         for i in range(problems)
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).assign(benchmark="word")
 
 
 def test_accuracy_beside_the_baselines(tmp_path, monkeypatch):
