@@ -144,7 +144,7 @@ def test_what_may_not_start_says_why(tmp_path, name, message):
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-@pytest.mark.parametrize(("hours", "launched"), [(None, False), ("675", False), ("676", True)])
+@pytest.mark.parametrize(("hours", "launched"), [(None, False), ("700", False), ("701", True)])
 def test_make_repro_refuses(tmp_path, monkeypatch, hours, launched):
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
