@@ -7,11 +7,16 @@ pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed
 from local_fixtures import codec, random_policy
 from omegaconf import OmegaConf
 
-from rlvr.engines.jobs.cpu import EMBEDDED, OVERRIDES, overrides
+from rlvr.config import Recipe, load_scale
+from rlvr.engines.jobs import command
+from rlvr.engines.jobs.cpu import EMBEDDED, OVERRIDES, job_settings, overrides
+from rlvr.engines.jobs.embedded import experiment_of, prepare, settings, with_modules
 from rlvr.engines.jobs.policy import PLAIN_TEMPLATE, cluster_folder
 from rlvr.engines.local.policy import Policy, new_policy
+from rlvr.engines.verl import check
 from rlvr.engines.verl.check import Failed, composed
 from rlvr.engines.verl.reward import SETTINGS
+from rlvr.problems.benchmarks.catalogue import project_root
 
 pytestmark = pytest.mark.verl
 
@@ -69,3 +74,36 @@ def test_a_vocabulary_beyond_the_tokenizer_is_refused(tmp_path):
         ValueError, match=f"vocabulary has {len(words) + 3} tokens, its tokenizer {len(words)}"
     ):
         cluster_folder(tmp_path / "model", tmp_path / "wide")
+
+
+def test_an_arm_with_modules_and_a_critic_passes_the_check(tmp_path, monkeypatch):
+    """As the training notebook starts it with engine verl: the recipe's blocks become settings of verl."""
+    scale = load_scale(project_root() / "pipelines/scales/cluster/params.yaml")
+    warmup = dict(seed=0, steps=2, lr=1e-3, betas=[0.9, 0.98], batch_size=4, check_every=2)
+    recipe = {
+        "objective": "mpo",
+        "recompute": "none",
+        "mtp": {"blocks": 3, "lr": 1e-3, "warmup": warmup},
+        "critic": {"lr": 2e-3, "value_clip": 0.25},
+    }
+    recipes = scale.recipes | {"mpo": Recipe.model_validate(recipe)}
+    scale = scale.model_copy(update={"recipes": recipes})
+    words = codec()
+    policy = new_policy(scale.model, len(words), words.eos_id, words.pad_id, 0)
+    policy.save_pretrained(tmp_path / "base")
+    words.save(tmp_path / "base")
+    experiment = experiment_of(scale, "mpo", 0)
+    model = prepare(scale, experiment, 0, tmp_path / "base", tmp_path)
+    experiment = with_modules(scale, experiment, model, tmp_path)
+    more, _, _ = job_settings(experiment, tmp_path, settings(experiment))
+    given = [*command.overrides(experiment, 0, str(tmp_path), str(model)), *more]
+
+    config = composed(given, "ppo_trainer")
+    assert config.critic.model.path == str(model) and config.critic.strategy == "fsdp2"
+    assert config.critic.optim.lr == 2e-3 and config.critic.cliprange_value == 0.25
+    assert config.algorithm.rollout_correction.bypass_mode is True
+    assert config.actor_rollout_ref.actor.policy_loss.mtp.start == experiment.mtp.start
+    monkeypatch.setattr(check, "check_registration", lambda loss_mode: {"version": check.TESTED})
+    lines = check.check(given)
+    assert any(line.startswith("modules beside the actor: blocks=3") for line in lines)
+    assert [line for line in lines if line.startswith(("warning", "note"))] == []
