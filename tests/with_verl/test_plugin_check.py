@@ -278,13 +278,13 @@ def commands_of_the_document():
     text = (Path(__file__).parents[2] / "docs" / "verl.md").read_text()
     out = []
     for block in re.findall(r"```\n(.*?)```", text, re.S):
-        words = [w for w in shlex.split(block.replace("\\\n", " ")) if re.match(r"\+?[\w.]+=", w)]
+        words = [w for w in shlex.split(block.replace("\\\n", " ")) if re.match(r"\+?[a-z][\w.]+=", w)]
         out += [words] if words else []
     return out
 
 
 @pytest.mark.parametrize("words", commands_of_the_document())
 def test_commands_of_the_document(found, capsys, words):
-    assert any("loss_mode=nfpo" in word for word in words)
+    assert any("loss_mode=" in word for word in words)
     assert check.main(words) == 0
     assert "warning" not in capsys.readouterr().out

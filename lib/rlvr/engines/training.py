@@ -183,6 +183,8 @@ class VerlTraining:
                 for seed, job in open_jobs.items():
                     begun = time.monotonic()
                     job.submit(connected, self.limit)
+                    with suppress(NoRay, ConnectionLost):  # it may have ended before it was attached to
+                        job.keep_log(connected)
                     taken = time.monotonic() - begun
                     write_time(self.experiment.scale, self.experiment.name, seed, 0, taken)
         else:  # the jobs may have ended after whoever sent them was killed
