@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -42,6 +43,20 @@ def random_policy(seed: int = 0, spread: float = 0.1) -> Policy:
     policy = new_policy(SIZES, len(words), words.eos_id, words.pad_id, seed)
     noise = torch.randn(policy.theta.shape, generator=torch.Generator().manual_seed(seed))
     return policy.with_theta(policy.theta + spread * noise)
+
+
+def saved_base(folder: Path) -> Path:
+    """A base model's folder: a random policy with its tokenizer."""
+    random_policy(spread=0.05).save_pretrained(folder)
+    codec().save(folder)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Bytes of every file below a folder, by its path from there."""
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
 
 
 def random_prompts(count: int, seed: int = 0, low: int = 3, high: int = 12) -> list[list[int]]:

@@ -11,7 +11,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from local_fixtures import PROBLEMS, SIZES, codec, random_policy, random_prompts, train_config
+from local_fixtures import (
+    PROBLEMS,
+    SIZES,
+    codec,
+    contents,
+    random_policy,
+    random_prompts,
+    saved_base,
+    train_config,
+)
 
 from rlvr.config import Recipe, load_scale
 from rlvr.config_corrections import Counterfactual, SelfCorrection
@@ -404,14 +413,7 @@ def test_joint_training_raises_the_correction_rate():
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("base")
-    random_policy(spread=0.05).save_pretrained(folder)
-    codec().save(folder)
-    return folder
-
-
-def contents(folder):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return saved_base(tmp_path_factory.mktemp("base"))
 
 
 class Killed(Exception):

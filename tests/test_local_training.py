@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from local_fixtures import PROBLEMS, codec, random_policy, train_config
+from local_fixtures import PROBLEMS, codec, contents, random_policy, saved_base, train_config
 
 from rlvr import objectives
 from rlvr.engines.local import training
@@ -33,18 +33,11 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("base")
-    random_policy(spread=0.05).save_pretrained(folder)
-    codec().save(folder)
-    return folder
+    return saved_base(tmp_path_factory.mktemp("base"))
 
 
 def job(objective="nfpo", lag=0, seed=0, parameters=None, **changes):
     return Job(objective, objective, parameters or {}, lag, seed, train_config(**changes), PROBLEMS)
-
-
-def contents(folder):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 class Killed(Exception):

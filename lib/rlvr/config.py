@@ -169,6 +169,10 @@ class Recipe(_Section):
         return dict(self.model_extra or {})
 
 
+#: Blocks of a recipe: what a method has beside its loss.
+METHODS = tuple(name for name in Recipe.model_fields if name != "objective")
+
+
 class Ablations(_Section):
     """Arms that differ from others in one thing, trained at one lag alone."""
 

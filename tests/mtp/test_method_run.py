@@ -7,7 +7,7 @@ import json
 import pandas as pd
 import pytest
 import torch
-from local_fixtures import PROBLEMS, codec, random_policy, train_config
+from local_fixtures import PROBLEMS, codec, contents, saved_base, train_config
 from safetensors.torch import load_file
 
 from rlvr.config_mtp import Critic, Mtp, Sampling
@@ -61,14 +61,7 @@ ARMS = {
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("base")
-    random_policy(spread=0.05).save_pretrained(folder)
-    codec().save(folder)
-    return folder
-
-
-def contents(folder):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return saved_base(tmp_path_factory.mktemp("base"))
 
 
 def metrics(folder):

@@ -11,13 +11,12 @@ Either leaves the same files in ``out/seed<seed>/lag<lag>``, with the same names
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from rlvr.config import Scale, load_scale, load_yaml
+from rlvr.config import METHODS, Scale, load_scale, load_yaml
 from rlvr.storage import write_json
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from rlvr.engines.local.training import Job as LocalJob
 
 Run = tuple[int, int]  # (seed, lag)
-METHODS = ("counterfactual", "self_correction", "mtp", "critic", "sampling")  # blocks of a recipe
 Engine = Literal["local", "verl"]
 OnProgress = Callable[[int, int], None]
 
@@ -78,14 +76,12 @@ class LocalTraining:
         """Folder of every (seed, lag); of several arms, of every (arm, seed, lag)."""
         if not self.several:
             return run_folders(out, self.keys, self.seed)
-        return {
-            key: folder
-            for arm in self.arms
-            for key, folder in _with_arm(arm, run_folders(Path(out, arm), self._runs_of(arm), self.seed))
-        }
 
-    def _runs_of(self, arm: str) -> list[Run]:
-        return [(job.seed, job.lag) for job in self.jobs if job.arm == arm]
+        def of_arm(arm: str, folder: Path) -> dict[Run, Path]:
+            own = [(job.seed, job.lag) for job in self.jobs if job.arm == arm]
+            return run_folders(folder, own, self.seed)
+
+        return _by_arm(out, self.arms, of_arm)
 
     def run(self, out: str | Path, scratch: str | Path, on_progress: OnProgress | None = None) -> None:
         """Train; the longest runs first, so that no process is left alone with one at the end."""
@@ -115,8 +111,11 @@ class LocalTraining:
         return str(folder) if folder.is_dir() else None
 
 
-def _with_arm(arm: str, folders: dict[Run, Path]) -> list[tuple[tuple, Path]]:
-    return [((arm, *run), folder) for run, folder in folders.items()]
+def _by_arm(
+    out: str | Path, arms: Iterable[str], of_arm: Callable[[str, Path], dict[Run, Path]]
+) -> dict[tuple, Path]:
+    """Folder of every (arm, seed, lag), from those of each arm in ``out/<arm>``."""
+    return {(arm, *run): folder for arm in arms for run, folder in of_arm(arm, Path(out, arm)).items()}
 
 
 def _weight(job: LocalJob) -> int:
@@ -165,7 +164,6 @@ class VerlTraining:
 
     def run(self, out: str | Path, scratch: str | Path, on_progress: OnProgress | None = None) -> None:
         from rlvr.engines.jobs.changed import check_unchanged
-        from rlvr.engines.jobs.client import ConnectionLost, NoRay
         from rlvr.engines.jobs.collect import collect
         from rlvr.engines.jobs.local_ray import local_ray, stop_left
 
@@ -183,18 +181,16 @@ class VerlTraining:
                 for seed, job in open_jobs.items():
                     begun = time.monotonic()
                     job.submit(connected, self.limit)
-                    with suppress(NoRay, ConnectionLost):  # it may have ended before it was attached to
-                        job.keep_log(connected)
+                    job.keep_log(connected)  # it may have ended before it was attached to
                     taken = time.monotonic() - begun
                     write_time(self.experiment.scale, self.experiment.name, seed, 0, taken)
         else:  # the jobs may have ended after whoever sent them was killed
 
-            def last(connected: Callable[[], Client]) -> None:
+            def keep_logs(connected: Callable[[], Client]) -> None:
                 for job in jobs.values():
-                    with suppress(NoRay, ConnectionLost):  # a log is not worth failing for
-                        job.keep_log(connected)
+                    job.keep_log(connected)
 
-            stop_left(self.root / self.experiment.scale, last)
+            stop_left(self.root / self.experiment.scale, keep_logs)
         if on_progress:  # a job that ended while nobody followed it said no step
             on_progress(len(jobs) * self.steps, len(jobs) * self.steps)
         for (seed, _), folder in self.runs(out).items():
@@ -243,11 +239,7 @@ class VerlArms:
         return {"engine": self.engine, "arms": ", ".join(self.trainings)}
 
     def runs(self, out: str | Path) -> dict[tuple, Path]:
-        return {
-            key: folder
-            for arm, training in self.trainings.items()
-            for key, folder in _with_arm(arm, training.runs(Path(out, arm)))
-        }
+        return _by_arm(out, self.trainings, lambda arm, folder: self.trainings[arm].runs(folder))
 
     def run(self, out: str | Path, scratch: str | Path, on_progress: OnProgress | None = None) -> None:
         total = sum(training.steps * len(training.experiments) for training in self.trainings.values())

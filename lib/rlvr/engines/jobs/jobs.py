@@ -124,9 +124,13 @@ class Job:
         self._watch(connect(), self._last()["id"], raw=raw, **follow)
 
     def keep_log(self, connect: Callable[[], Client]) -> None:
-        """:meth:`logs`, if the last attempt came to its end while nobody followed it to there."""
+        """:meth:`logs`, if the last attempt came to its end while nobody followed it to there.
+
+        A Ray that does not answer any more is no error: a log is not worth failing for.
+        """
         if self.state.last is not None and not self._kept_log.is_file():
-            self.logs(connect)
+            with suppress(ray_client.NoRay, ray_client.ConnectionLost):
+                self.logs(connect)
 
     def stop(self, connect: Callable[[], Client]) -> None:
         client, name = connect(), self._last()["id"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlvr import objectives
-from rlvr.config import Problems, Scale, Train
+from rlvr.config import METHODS, Problems, Scale, Train
 from rlvr.config_corrections import Counterfactual, SelfCorrection
 from rlvr.config_mtp import Critic, Mtp, Sampling
 from rlvr.engines.local.accounting import Compute
@@ -39,7 +39,6 @@ from rlvr.storage import atomic_dir, fingerprint, write_json
 
 START_GATE = 1e-3  # nats; sampler and trainer are two code paths over the same weights
 _ROLLOUT, _VALIDATION, _PROBLEMS = 1, 2, 3  # purposes of random streams
-METHODS = ("mtp", "critic", "sampling", "counterfactual", "self_correction")  # blocks of a recipe
 
 OnProgress = Callable[[int, int], None]
 
