@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,14 +69,15 @@ DataDir = Annotated[
 
 @dataclass(frozen=True)
 class Choice:
-    """The experiment that was asked for, by name, and what is changed about it."""
+    """The experiment that was asked for, by name, and what is changed about it: the argument and the options
+    of every command of one experiment (:func:`of_experiment`)."""
 
-    name: str
-    file: str | None = None
-    seed: int | None = None
-    root: str | None = None
-    model: str | None = None
-    settings: Sequence[str] | None = None
+    name: Name
+    file: File = None
+    seed: Seed = None
+    root: Root = None
+    model: Model = None
+    settings: Settings = None
 
     def find(self) -> tuple[Experiments, Experiment]:
         """The experiment, and its file.
@@ -117,6 +120,20 @@ class Choice:
         return Job(experiment, seed, self.folder, self.model_path, settings, environment, say), file
 
 
+def of_experiment(command: Callable[..., int]) -> Callable[..., int]:
+    """A command that takes a :class:`Choice`, and beside it only the options of its own."""
+    shared = inspect.signature(Choice, eval_str=True).parameters
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    @functools.wraps(command)
+    def run(**options: object) -> int:
+        return command(Choice(**{name: options.pop(name) for name in shared}), **options)
+
+    run.__signature__ = inspect.Signature([*shared.values(), *own])
+    run.__annotations__ = {p.name: p.annotation for p in run.__signature__.parameters.values()}
+    return run
+
+
 def _files(file: str | None) -> list[Experiments]:
     from rlvr.engines.jobs.experiments import load_experiments
     from rlvr.problems.benchmarks.catalogue import project_root
@@ -142,21 +159,16 @@ def list_(file: File = None) -> int:
 
 @job.command()
 @guarded
-def show(
-    experiment: Name,
-    file: File = None,
-    seed: Seed = None,
-    root: Root = None,
-    model: Model = None,
-    settings: Settings = None,
-) -> int:
+@of_experiment
+def show(choice: Choice) -> int:
     """Print the verl command, as one to paste into a shell."""
     from rlvr.engines.jobs.command import environment_of, overrides, shell_command
     from rlvr.engines.jobs.redaction import check_no_secret
 
-    choice = Choice(experiment, file, seed, root, model, settings)
     _, found = choice.find()
-    words = overrides(found, choice.seed_of(found), str(choice.folder), choice.model_path, settings or [])
+    words = overrides(
+        found, choice.seed_of(found), str(choice.folder), choice.model_path, choice.settings or []
+    )
     check_no_secret(words)
     print(shell_command(words, environment_of(found)))
     return 0
@@ -164,20 +176,15 @@ def show(
 
 @job.command()
 @guarded
+@of_experiment
 def prepare(
-    experiment: Name,
-    file: File = None,
-    seed: Seed = None,
-    root: Root = None,
-    model: Model = None,
-    settings: Settings = None,
+    choice: Choice,
     data_dir: DataDir = None,
     force: Annotated[bool, typer.Option("--force", help="Write again what is there.")] = False,
 ) -> int:
     """Write the data files; in the environment of the jobs."""
     from rlvr.engines.jobs.data import prepare as write
 
-    choice = Choice(experiment, file, seed, root, model, settings)
     _, found = choice.find()
     for line in write(found, choice.folder, data_dir, force):
         print(line)
@@ -186,19 +193,11 @@ def prepare(
 
 @job.command()
 @guarded
-def modules(
-    experiment: Name,
-    file: File = None,
-    seed: Seed = None,
-    root: Root = None,
-    model: Model = None,
-    settings: Settings = None,
-    data_dir: DataDir = None,
-) -> int:
+@of_experiment
+def modules(choice: Choice, data_dir: DataDir = None) -> int:
     """Warm up the MTP modules that it starts with, on this machine's GPU."""
     from rlvr.engines.jobs.modules import prepare_modules
 
-    choice = Choice(experiment, file, seed, root, model, settings)
     _, found = choice.find()
     folder = prepare_modules(found, choice.folder, choice.model_path, data_dir)
     print(folder if folder else f"{found.name} starts with no modules of its own")
@@ -207,13 +206,9 @@ def modules(
 
 @job.command()
 @guarded
+@of_experiment
 def submit(
-    experiment: Name,
-    file: File = None,
-    seed: Seed = None,
-    root: Root = None,
-    model: Model = None,
-    settings: Settings = None,
+    choice: Choice,
     address: Address = None,
     env: Annotated[
         list[str] | None,
@@ -226,59 +221,38 @@ def submit(
     """Start on RAY_ADDRESS or the Ray of this machine; attach if it runs, resume if it stopped."""
 
     def run() -> None:
-        asked, found = Choice(experiment, file, seed, root, model, settings).job(env, other_versions)
+        asked, found = choice.job(env, other_versions)
         asked.submit(_connect(address), found.max_gpu_hours)
 
-    return _watched(experiment, run)
+    return _watched(choice.name, run)
 
 
 @job.command()
 @guarded
-def status(
-    experiment: Name,
-    file: File = None,
-    seed: Seed = None,
-    root: Root = None,
-    model: Model = None,
-    settings: Settings = None,
-    address: Address = None,
-) -> int:
+@of_experiment
+def status(choice: Choice, address: Address = None) -> int:
     """What runs, and which step is on the disk."""
-    choice = Choice(experiment, file, seed, root, model, settings)
-    return _watched(experiment, lambda: choice.job()[0].status(_connect(address)))
+    return _watched(choice.name, lambda: choice.job()[0].status(_connect(address)))
 
 
 @job.command()
 @guarded
+@of_experiment
 def logs(
-    experiment: Name,
-    file: File = None,
-    seed: Seed = None,
-    root: Root = None,
-    model: Model = None,
-    settings: Settings = None,
+    choice: Choice,
     address: Address = None,
     raw: Annotated[bool, typer.Option("--raw", help="Every line, not the steps alone.")] = False,
 ) -> int:
     """Attach to the log."""
-    choice = Choice(experiment, file, seed, root, model, settings)
-    return _watched(experiment, lambda: choice.job()[0].logs(_connect(address), raw))
+    return _watched(choice.name, lambda: choice.job()[0].logs(_connect(address), raw))
 
 
 @job.command()
 @guarded
-def stop(
-    experiment: Name,
-    file: File = None,
-    seed: Seed = None,
-    root: Root = None,
-    model: Model = None,
-    settings: Settings = None,
-    address: Address = None,
-) -> int:
+@of_experiment
+def stop(choice: Choice, address: Address = None) -> int:
     """Stop the job; its checkpoints stay."""
-    choice = Choice(experiment, file, seed, root, model, settings)
-    return _watched(experiment, lambda: choice.job()[0].stop(_connect(address)))
+    return _watched(choice.name, lambda: choice.job()[0].stop(_connect(address)))
 
 
 def _connect(address: str | None) -> Callable:
