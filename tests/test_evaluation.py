@@ -15,6 +15,7 @@ from rlvr.evaluation import (
     clustered_mean,
     clustered_standard_error,
     count_correct,
+    geometric_seed_interval,
     paired_difference,
     pass_at_k,
     ratio_of_means,
@@ -168,6 +169,7 @@ def test_unknown_spread_is_not_width_zero():
         lambda: paired_difference([1.0, 0.0], [1.0]),
         lambda: paired_difference(pd.Series([1.0], index=["a"]), pd.Series([1.0], index=["b"])),
         lambda: seed_interval([], []),
+        lambda: seed_interval([1.0, 2.0]),
         lambda: seed_interval([1.0, NAN], [0, 1]),
         lambda: seed_interval([1.0, 2.0], [0, 0]),
         lambda: seed_interval([1.0, 2.0], [0]),
@@ -229,6 +231,17 @@ def test_ratio_of_means_against_a_slow_bootstrap():
     other = ratio_of_means(numerator, denominator, clusters, strata, resamples=20_000, seed=1)
     assert again == estimate and other != estimate
     assert "within strata" in estimate.method
+
+
+def test_a_series_has_its_seeds_in_its_index():
+    values = pd.Series([0.5, 0.7, 0.6], index=[3, 1, 2])
+    assert seed_interval(values) == seed_interval([0.5, 0.7, 0.6], [3, 1, 2])
+    ratio = geometric_seed_interval(values)
+    logs = seed_interval(np.log([0.5, 0.7, 0.6]), [3, 1, 2])
+    assert ratio.value == pytest.approx((0.5 * 0.7 * 0.6) ** (1 / 3))
+    assert (ratio.low, ratio.high) == pytest.approx((math.exp(logs.low), math.exp(logs.high)))
+    assert ratio.method == "Student t over seeds of the log" and (ratio.n, ratio.seeds) == (3, logs.seeds)
+    assert geometric_seed_interval(pd.Series([2.0], index=[0])).low is None
 
 
 def test_strata_remove_the_spread_between_seeds():

@@ -68,6 +68,7 @@ RIGHT = {
     "power_note": {"a": A, "b": B},
     "probability_of_improvement": {"a": SCORES, "b": SCORES, "unit": "seeds", "resamples": 20},
     "proportion_mean": {"values": [0, 1, 1], "clusters": [0, 1, 2]},
+    "geometric_seed_interval": {"ratios": pd.Series([0.5, 0.7], index=[0, 1])},
     "ratio_of_means": {"numerator": [0, 1], "denominator": [1, 1], "clusters": [0, 1], "resamples": 20},
     "same_string": {"answers": ["a", "b"]},
     "seed_interval": {"values": [0.1, 0.2], "seeds": [0, 1]},
@@ -155,6 +156,7 @@ OWN = {
     ("compute_ratio", "method"): [None, 7, {}, {0: RUNS[0]}, {0: 1.0, 1: 2.0}, {"a": RUNS[0]}, [RUNS[0]]],
     ("seed_interval", "seeds"): [[0], [0, 0], *WRONG["seeds"]],
     ("seed_interval", "values"): [[0.1], ["a", "b"], [NAN, 0.1], [INF, 0.1], 7],
+    ("geometric_seed_interval", "ratios"): [[0.5, 0.7], None, pd.Series([0.5, -1.0]), pd.Series([0.5, NAN])],
     ("bootstrap_mean", "strata"): [[0], [0, None, 1], 7],
     ("ratio_of_means", "strata"): [[0], [0, None], 7],
 }  # fmt: skip

@@ -176,7 +176,7 @@ def preset_table(
     lag = study.ablations.lag
     pair = differences(samples, {"gain": (RELEASE, FULL)}, lag, confidence)["gain"]
     final = [
-        seed_interval(by_seed.to_numpy(), by_seed.index.tolist(), confidence=confidence)
+        seed_interval(by_seed, confidence=confidence)
         for by_seed in (pass1_by_seed(select(samples, arm, lag)) for arm in (FULL, RELEASE))
     ]
     cells = [_setting_cells(settings) for settings in ours]

@@ -126,9 +126,7 @@ def accuracy_frame(
                     "arm": arm,
                     "lag": lag,
                     "pass@1": pass1(runs, confidence),
-                    "over seeds": seed_interval(
-                        by_seed.to_numpy(), by_seed.index.tolist(), confidence=confidence
-                    ),
+                    "over seeds": seed_interval(by_seed, confidence=confidence),
                 }
                 | ({} if base.empty else {"gain over base": gain(runs, base, confidence)})
                 | {f"pass@{k}": pass_k(runs, k, confidence) for k in ks if k > 1}

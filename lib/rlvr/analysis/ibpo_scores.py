@@ -97,7 +97,7 @@ def by_seed(scores: pd.DataFrame, method: str) -> pd.Series:
 def accuracy(scores: pd.DataFrame, method: str, confidence: float) -> Estimate:
     """Mean over seeds, Student's t over seeds."""
     values = by_seed(scores, method)
-    return seed_interval(values.to_numpy(), values.index.tolist(), confidence=confidence)
+    return seed_interval(values, confidence=confidence)
 
 
 def bootstrapped(scores: pd.DataFrame, method: str, confidence: float, resamples: int) -> Estimate:
@@ -130,7 +130,7 @@ def differences(scores: pd.DataFrame, a: str, b: str) -> pd.Series:
 def difference(scores: pd.DataFrame, a: str, b: str, confidence: float) -> Estimate:
     """Mean over seeds of ``a - b``, paired by seed and problem, Student's t over seeds."""
     found = differences(scores, a, b)
-    return seed_interval(found.to_numpy(), found.index.tolist(), confidence=confidence)
+    return seed_interval(found, confidence=confidence)
 
 
 def score_table(

@@ -56,7 +56,7 @@ def arm_table(scale: Scale, samples: pd.DataFrame, confidence: float) -> pd.Data
         own = select(samples, arm, 0)
         by_seed = pass1_by_seed(own)
         rows[objective_label(arm)] = {
-            "pass@1": seed_interval(by_seed.to_numpy(), by_seed.index.tolist(), confidence=confidence),
+            "pass@1": seed_interval(by_seed, confidence=confidence),
             "MPO's lead": "-" if arm == FULL else seed_difference(samples, FULL, arm, 0, confidence),
             "gain over the base": gain(own, base, confidence),
             "tokens generated": Exact(int(tokens.loc[arm, "tokens_generated"])),
@@ -106,7 +106,7 @@ def final_estimates(samples: pd.DataFrame, arms: Sequence[str], confidence: floa
     found = {}
     for arm in dict.fromkeys(arms):
         by_seed = pass1_by_seed(select(samples, arm, 0))
-        found[arm] = seed_interval(by_seed.to_numpy(), by_seed.index.tolist(), confidence=confidence)
+        found[arm] = seed_interval(by_seed, confidence=confidence)
     return found
 
 

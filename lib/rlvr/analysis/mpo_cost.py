@@ -15,7 +15,7 @@ from rlvr.engines.local.mtp_warmup import warm_up_modules
 from rlvr.engines.local.policy import Policy
 from rlvr.engines.local.step_cost import step_cost
 from rlvr.engines.local.training import Job, jobs_of
-from rlvr.evaluation import Estimate, seed_interval
+from rlvr.evaluation import Estimate, geometric_seed_interval, seed_interval
 from rlvr.evaluation.inputs import check_frame
 from rlvr.problems.tokenizer import Codec
 
@@ -57,7 +57,7 @@ def measure(base: str | Path, jobs: Mapping[tuple, Job], repeats: int) -> pd.Dat
 def mean(costs: pd.DataFrame, what, column: str, confidence: float) -> Estimate:
     """Mean of a column over seeds, Student's t."""
     values = _column(costs, what, column)
-    return seed_interval(values.to_numpy(), values.index.tolist(), confidence=confidence)
+    return seed_interval(values, confidence=confidence)
 
 
 def ratio(costs: pd.DataFrame, what, other, column: str, confidence: float) -> Estimate:
@@ -65,14 +65,11 @@ def ratio(costs: pd.DataFrame, what, other, column: str, confidence: float) -> E
 
     Where every seed has the same ratio, as of counted parameters, that is it, exactly.
     """
-    logs = np.log(_column(costs, what, column) / _column(costs, other, column))
-    seeds = logs.index.tolist()
-    if np.ptp(logs.to_numpy()) == 0:
-        value = float(np.exp(logs.iloc[0]))
+    ratios = _column(costs, what, column) / _column(costs, other, column)
+    if np.ptp(ratios.to_numpy()) == 0:
+        value, seeds = float(ratios.iloc[0]), ratios.index.tolist()
         return Estimate(value, value, value, len(seeds), "seeds", tuple(seeds), "the same for every seed")
-    e = seed_interval(logs.to_numpy(), seeds, confidence=confidence)
-    low, high = (None if end is None else float(np.exp(end)) for end in (e.low, e.high))
-    return Estimate(float(np.exp(e.value)), low, high, e.n, e.n_unit, e.seeds, f"{e.method} of the log")
+    return geometric_seed_interval(ratios, confidence=confidence)
 
 
 def warm_up_share(scale: Scale, costs: pd.DataFrame, what, confidence: float) -> Estimate:
@@ -87,7 +84,7 @@ def warm_up_share(scale: Scale, costs: pd.DataFrame, what, confidence: float) ->
         times.append(time.process_time())
     step = max((times[2] - times[1] - (times[1] - times[0])) / WARM_UP_STEPS, 1e-6)
     values = step * mtp.warmup.steps / (_column(costs, what, "step") * scale.train.steps)
-    return seed_interval(values.to_numpy(), values.index.tolist(), confidence=confidence)
+    return seed_interval(values, confidence=confidence)
 
 
 def _column(costs: pd.DataFrame, what, column: str) -> pd.Series:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from rlvr.checks import check_choice
 from rlvr.config import Scale
-from rlvr.evaluation import Estimate, seed_interval
+from rlvr.evaluation import Estimate, geometric_seed_interval, seed_interval
 from rlvr.evaluation.inputs import check_frame
 from rlvr.storage import read_json
 
@@ -66,16 +65,13 @@ def by_seed(updates: pd.DataFrame, arm: str, ratio: str = "block") -> pd.DataFra
 def variance_ratio(first: pd.DataFrame, second: pd.DataFrame, confidence: float) -> Estimate:
     """Variance of ``first`` over that of ``second`` (two :func:`by_seed`): geometric mean over seeds,
     Student's t on the logs."""
-    logs = np.log(first["variance"] / second["variance"])
-    e = seed_interval(logs.to_numpy(), logs.index.tolist(), confidence=confidence)
-    low, high = (None if end is None else float(np.exp(end)) for end in (e.low, e.high))
-    return Estimate(float(np.exp(e.value)), low, high, e.n, e.n_unit, e.seeds, f"{e.method} of the log")
+    return geometric_seed_interval(first["variance"] / second["variance"], confidence=confidence)
 
 
 def clip_difference(first: pd.DataFrame, second: pd.DataFrame, confidence: float) -> Estimate:
     """Clip fraction of ``first`` minus that of ``second``, in percentage points, over seeds."""
     gap = 100 * (first["clip"] - second["clip"])
-    return seed_interval(gap.to_numpy(), gap.index.tolist(), confidence=confidence)
+    return seed_interval(gap, confidence=confidence)
 
 
 def weight_table(updates: pd.DataFrame, arms: Mapping[float, str], confidence: float) -> pd.DataFrame:
@@ -89,8 +85,8 @@ def weight_table(updates: pd.DataFrame, arms: Mapping[float, str], confidence: f
     for weight, arm in arms.items():
         block = by_seed(updates, arm)
         row = {
-            "variance of the ratio": _mean(block["variance"], confidence),
-            "clip fraction, %": _mean(100 * block["clip"], confidence),
+            "variance of the ratio": seed_interval(block["variance"], confidence=confidence),
+            "clip fraction, %": seed_interval(100 * block["clip"], confidence=confidence),
         }
         if weight:
             scaled = by_seed(updates, arm, "scaled")
@@ -103,10 +99,6 @@ def weight_table(updates: pd.DataFrame, arms: Mapping[float, str], confidence: f
             }
         rows[f"{100 * weight:g}"] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("total MTP weight, %")
-
-
-def _mean(values: pd.Series, confidence: float) -> Estimate:
-    return seed_interval(values.to_numpy(), values.index.tolist(), confidence=confidence)
 
 
 def over_steps(updates: pd.DataFrame, arms: Mapping[float, str], width: int) -> pd.DataFrame:

@@ -44,7 +44,7 @@ def set_frame(samples: pd.DataFrame, names: Sequence[str], confidence: float) ->
         row[name] = clustered_mean(correct, rows["problem"], confidence=confidence, seeds=seeds_of(rows))
         by_set.append(pass1_by_seed(rows))
     averages = pd.concat(by_set, axis=1).mean(axis=1)
-    return row | {AVERAGE: seed_interval(averages.to_numpy(), averages.index.tolist(), confidence=confidence)}
+    return row | {AVERAGE: seed_interval(averages, confidence=confidence)}
 
 
 def relative_gain(samples: pd.DataFrame, a: str, b: str, confidence: float) -> Estimate:

@@ -10,7 +10,7 @@ and never a default.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -135,11 +135,18 @@ def problem_differences(a: ArrayLike, b: ArrayLike) -> Floats:
     return difference
 
 
-def seed_interval(values: ArrayLike, seeds: Sequence[int], *, confidence: float = 0.95) -> Estimate:
+def seed_interval(
+    values: ArrayLike, seeds: Sequence[int] | None = None, *, confidence: float = 0.95
+) -> Estimate:
     """Mean of one value per training seed, Student's t over seeds; one seed: interval unknown.
 
-    This is the interval for "what another training run would give".
+    This is the interval for "what another training run would give". Without ``seeds``, ``values`` is a Series
+    and they are its index.
     """
+    if seeds is None:
+        if not isinstance(values, pd.Series):
+            raise ValueError(f"seeds=None with values of type {type(values).__name__}: allowed is a Series")
+        values, seeds = values.to_numpy(), values.index.tolist()
     values, seeds = numbers_of("values", values), seeds_of(seeds)
     if values.ndim != 1 or len(values) != len(seeds) or not len(values):
         raise ValueError(
@@ -150,6 +157,18 @@ def seed_interval(values: ArrayLike, seeds: Sequence[int], *, confidence: float 
     if np.isnan(values).any():
         raise ValueError("values holds NaN: a seed without a value is not a seed; leave it out of both")
     return _student(values, confidence, seeds, "seeds", "Student t over seeds")
+
+
+def geometric_seed_interval(ratios: pd.Series, *, confidence: float = 0.95) -> Estimate:
+    """Geometric mean of one ratio above 0 per training seed, the index; :func:`seed_interval` of the logs."""
+    if not isinstance(ratios, pd.Series):
+        raise ValueError(f"ratios is of type {type(ratios).__name__}: allowed is a Series, by seed")
+    values = numbers_of("ratios", ratios)
+    if not (values > 0).all():
+        raise ValueError(f"ratios={values.tolist()}: allowed are numbers above 0")
+    e = seed_interval(np.log(values), ratios.index.tolist(), confidence=confidence)
+    low, high = (None if end is None else float(np.exp(end)) for end in (e.low, e.high))
+    return replace(e, value=float(np.exp(e.value)), low=low, high=high, method=f"{e.method} of the log")
 
 
 def cluster_means(values: ArrayLike, clusters: ArrayLike) -> Floats:
