@@ -171,6 +171,6 @@ def test_names_of_the_document():
     }
     names = set(objectives.list_objectives())
     assert rows["verl's own, left alone"] == STOCK
-    assert rows["ours, refused"] == set(REFUSED)
+    assert rows["ours, with [modules](#mtp-modules)"] == set(REFUSED)
     assert rows["ours, by prefix only"] == {f"rlvr.{name}" for name in names & STOCK}
     assert rows["ours, with either name"] == names - STOCK - set(REFUSED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,12 +33,13 @@ class MtpLoss:
     """verl's loss of a micro-batch, with the modules' log-probs at the objective's hand.
 
     Adds, under ``actor/``, what the local engine logs of modules: per module k ``mtp_rank_<k>``,
-    ``mtp_top1_<k>``, ``mtp_log_ratio_<k>``, means over the mini-batch; and ``ratio_variance`` and
-    ``token_ratio_variance``, means over its micro-batches.
+    ``mtp_top1_<k>``, ``mtp_log_ratio_<k>``, means over the mini-batch; and, means over its micro-batches,
+    ``ratio_variance``, that of the token's ratio (``token_``) and of its scaled log (``scaled_``), with the
+    clip fractions that the same update has with these two.
     """
 
-    def __init__(self, loss: Callable, modules: ModuleSettings, weights: list[float]):
-        self.loss, self.modules, self.weights = loss, modules, weights
+    def __init__(self, loss: Callable, modules: ModuleSettings, weights: list[float], objective: Callable):
+        self.loss, self.modules, self.weights, self.objective = loss, modules, weights, objective
 
     def __call__(
         self, model_output: Mapping[str, Any], data: TensorDict, dp_group: Any = None
@@ -61,17 +63,27 @@ class MtpLoss:
         mask = padded_mask(data).to(change.device)
         exists = block_mask(mask, self.modules.blocks)
         change = torch.where(exists, change, 0.0)
-        old = torch.nested.to_padded_tensor(data["old_log_probs"], 0.0).to(change.device)
-        token = no_padding_2_padding(model_output["log_probs"].detach(), data) - old
-        token = torch.where(mask, token, 0.0).clamp(-RATIO_BOUND, RATIO_BOUND)
+        advantages, old = (
+            torch.nested.to_padded_tensor(data[name], 0.0).to(change.device)
+            for name in ("advantages", "old_log_probs")
+        )
+        log_prob = no_padding_2_padding(model_output["log_probs"].detach(), data)
+        token = torch.where(mask, log_prob - old, 0.0).clamp(-RATIO_BOUND, RATIO_BOUND)
         logs = {
             "ratio_variance": block_log_ratio(token, change, self.weights),
             "token_ratio_variance": token,
+            "scaled_ratio_variance": self.weights[0] * token,
         }
-        found = {}
-        for name, log in logs.items():
-            value = log[mask].exp().double().var() if mask.sum() > 1 else 0.0
-            found[name] = Metric(AggregationType.MEAN, float(value))
+        values = {
+            name: float(log[mask].exp().double().var()) if mask.sum() > 1 else 0.0
+            for name, log in logs.items()
+        }
+        unmoved = torch.zeros_like(change)
+        others = {"token": {}, "scaled": {"mtp_log_prob": unmoved, "old_mtp_log_prob": unmoved}}
+        for name, said in others.items():
+            _, metrics = self.objective(log_prob, old, advantages, mask, **said)
+            values[f"{name}_clip_fraction"] = float(metrics["clip_fraction"])
+        found = {name: Metric(AggregationType.MEAN, value) for name, value in values.items()}
         rank = self._of_responses(model_output[RANKS], data)
         columns = {"rank": rank, "top1": rank == 1, "log_ratio": change.abs()}
         share = data["dp_size"] / model_output[COUNTS].clamp_min(1).double()  # [K-1]: verl averages the ranks
@@ -91,6 +103,7 @@ class MtpTrainingWorker(RecordingTrainingWorker):
     def __init__(self, config: TrainingWorkerConfig, policy_loss: PolicyLossConfig):
         self.modules = ModuleSettings.model_validate(policy_loss.mtp)
         objective = get_policy_loss_fn(policy_loss.loss_mode).objective
+        self.objective = partial(objective, **policy_loss.parameters)
         of_block = objective.parameters | policy_loss.parameters
         self.weights = block_weights(self.modules.blocks, of_block["mtp_weight"], of_block["decay"])
         if self.modules.blocks > 1:
@@ -100,7 +113,7 @@ class MtpTrainingWorker(RecordingTrainingWorker):
             self.engine.modules = self.modules
 
     def set_loss_fn(self, loss_fn: Callable) -> None:
-        super().set_loss_fn(MtpLoss(loss_fn, self.modules, self.weights))
+        super().set_loss_fn(MtpLoss(loss_fn, self.modules, self.weights, self.objective))
 
     def train_batch(self, data: TensorDict) -> TensorDict:
         output = super().train_batch(data)
