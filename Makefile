@@ -32,7 +32,7 @@ GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.y
 .PHONY: help env env-pretrained env-verl env-vllm env-cluster repro test lint unit test-verl test-vllm test-cluster graph faults lab notebooks bench clean
 
 help: ## what can be made
-	@echo "make TARGET [SCALE=laptop|smoke|pretrained|cluster]; make plan SCALE=paper|one_gpu"
+	@echo "make TARGET [SCALE=laptop|smoke|overnight|pretrained|cluster]; make plan SCALE=paper|one_gpu"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(READY) ## the environment in .venv (pip, pinned by constraints.txt)
@@ -122,8 +122,8 @@ test-cluster: $(READY_CLUSTER) ## whole verl jobs (Ray, FSDP2, vLLM's server) on
 graph: $(READY) ## the smoke graph in a temporary clone: kill, resume, re-run, nbval
 	@pytest -m graph -s
 
-faults: $(READY) ## kill -9, full disk, corrupt files on the smoke graph in a clone; an hour; writes reports/faults.json
-	@python tests/faults/whole_graph.py --out reports/faults.json
+faults: $(READY) ## kill -9, full disk, corrupt files on the smoke graph in a clone; an hour; writes data/whole-graph-faults.json
+	@python tests/faults/whole_graph.py --out data/whole-graph-faults.json
 
 lab: $(READY) ## JupyterLab on the notebooks
 	@jupyter lab --port $(PORT) notebooks/00_start_here.ipynb

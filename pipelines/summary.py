@@ -63,6 +63,10 @@ def check(scale: str) -> None:
 
     own = own_file(scale, "params.yaml")
     check_recipes(load_scale(own if own.is_file() else "params.yaml"))
+    if scale == "overnight":
+        from pipelines.expected_time import expected_time
+
+        print(expected_time(scale), flush=True)
 
 
 def announce(scale: str) -> None:

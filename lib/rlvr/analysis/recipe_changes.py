@@ -12,7 +12,7 @@ from typing import Any
 from rlvr import objectives
 from rlvr.analysis.study import Study
 from rlvr.config import Recipe
-from rlvr.engines.local.methods import OWN, resolve
+from rlvr.engines.local.methods import OWN, SIZES, resolve
 from rlvr.objectives.trace import DELTAS
 from rlvr.reporting.style import OBJECTIVE_LABELS
 
@@ -52,7 +52,7 @@ def settings_of(study: Study, recipe: Recipe) -> dict[str, Any]:
         every["delta"] = DELTAS.get(region)
     own = {k: every[k] for k in MASKS[region][1]}
     rest = {k: v for k, v in every.items() if k not in _MASK_SETTINGS}
-    return rest | {"mask": (region, own)} | {name: getattr(train, name) for name in OWN}
+    return rest | {"mask": (region, own)} | {name: getattr(train, name) for name in (*OWN, *SIZES)}
 
 
 def change(study: Study, arm: str) -> tuple[str, str] | None:
@@ -83,7 +83,7 @@ def check_dppo(study: Study) -> None:
     """Raise ValueError unless DPPO-TV is NFPO with N = 1, up to DPPO's cap of the ratio."""
     train, parameters = resolve(study.train, study.recipes[DPPO])
     delta = (objectives.get(DPPO).parameters | parameters)["delta"]
-    ours = {"mask": ("tv", {"delta": delta})} | {name: getattr(train, name) for name in OWN}
+    ours = {"mask": ("tv", {"delta": delta})} | {name: getattr(train, name) for name in (*OWN, *SIZES)}
     full = settings_of(study, recipe_of(study, FULL))
     if other := [name for name, value in ours.items() if value != full[name]]:
         raise ValueError(f"recipes.{DPPO} is not recipes.{FULL} with N = 1: {', '.join(other)} differ")

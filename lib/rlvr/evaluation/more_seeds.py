@@ -59,11 +59,16 @@ def more_seeds(
 
 
 def seed_spread(estimate: Estimate, confidence: float) -> float | None:
-    """Standard deviation over seeds behind a Student t interval: half its width, times sqrt(n), over t."""
+    """Standard deviation over seeds behind a Student t interval: half its width, times sqrt(n), over t.
+
+    None where it tells none: unknown ends, one seed, no width, or ends not the same way off the mean.
+    """
     if estimate.low is None or estimate.high is None or len(estimate.seeds) < 2:
         return None
     n = len(estimate.seeds)
     half = (estimate.high - estimate.low) / 2
+    if not math.isclose(estimate.value - estimate.low, half, rel_tol=1e-3, abs_tol=1e-12):
+        return None
     spread = half * math.sqrt(n) / float(stats.t.ppf((1 + confidence) / 2, n - 1))
     return spread if spread > 0 and math.isfinite(estimate.value) else None
 

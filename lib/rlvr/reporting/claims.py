@@ -17,7 +17,7 @@ from rlvr.reporting.cells import known, pretty_interval
 from rlvr.reporting.claims_ibpo import IBPO
 from rlvr.reporting.claims_mpo import MPO
 from rlvr.reporting.declared import DeclaredTest
-from rlvr.reporting.records import Claim
+from rlvr.reporting.records import Claim, Part
 from rlvr.reporting.verdicts import Verdict, combine, judge
 
 #: Largest absolute rounding error that still counts as equality, in units of reward.
@@ -230,7 +230,7 @@ def decide(
     listed = "; ".join(
         f"{n} {pretty_interval(e.value, e.low, e.high)} ({verdicts[n]})" for n, e in estimates.items()
     )
-    parts = f"Parts: {listed}. The effect is that of '{name}'." if len(test.parts) > 1 else ""
+    told = f"Parts: {listed}. The effect is that of '{name}'." if len(test.parts) > 1 else ""
     return Claim(
         id=id,
         statement=test.statement,
@@ -244,7 +244,24 @@ def decide(
         verdict=combine(verdicts.values()),
         scale=scale,
         artifacts=tuple(artifacts),
-        note=" ".join(t for t in (parts, note, test.caveat) if t),
+        note=" ".join(t for t in (told, note, test.caveat) if t),
+        parts=tuple(_part(n, e, *thresholds[n], verdicts[n]) for n, e in estimates.items()),
+    )
+
+
+def _part(name: str, estimate: Estimate, kind: str, threshold: float, verdict: Verdict) -> Part:
+    return Part(
+        name=name,
+        effect=known(estimate.value),
+        ci_low=known(estimate.low),
+        ci_high=known(estimate.high),
+        n=estimate.n or 0,
+        n_unit=estimate.n_unit,
+        seeds=tuple(estimate.seeds or ()),
+        method=estimate.method,
+        kind=kind,
+        threshold=threshold,
+        verdict=verdict,
     )
 
 

@@ -29,8 +29,9 @@ def cost_table(timings: str | Path) -> pd.DataFrame | None:
 
 def _kind(out: str) -> str:
     """``runs/<scale>/train/nfpo`` -> ``train``, ``runs/<scale>/nfpo/theory`` -> ``nfpo/theory``,
-    ``runs/<scale>/ibpo/train/gspo`` -> ``ibpo/train``."""
+    ``runs/<scale>/mpo/program/train`` -> ``mpo/program/train``."""
     parts = Path(out).parts
     if parts[0] != "runs":
         return parts[0]
-    return "/".join(parts[2:4]) if parts[2] in ("nfpo", "ibpo", "mpo") else parts[2]
+    depth = 1 if parts[2] not in ("nfpo", "ibpo", "mpo") else 3 if parts[3] == "program" else 2
+    return "/".join(parts[2 : 2 + depth])

@@ -52,11 +52,32 @@ class ArtifactMeta(Record):
         return self
 
 
+class Part(Record):
+    """One interval that a claim's test looks at, the threshold it is held against, and what that gives.
+
+    ``kind`` is a keyword of :func:`rlvr.reporting.verdicts.judge`, ``method`` says how the interval was made.
+    Unknown numbers are None.
+    """
+
+    name: str
+    effect: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int
+    n_unit: str
+    seeds: tuple[int, ...]
+    method: str
+    kind: str
+    threshold: float
+    verdict: Verdict
+
+
 class Claim(Record):
     """The outcome of one stated test of one claim.
 
-    ``effect`` with [ci_low, ci_high] is what the test looks at. A verdict other than open needs the interval
-    and at least two seeds; a result by enumeration has ci_low == ci_high and no seeds.
+    ``effect`` with [ci_low, ci_high] is that of the part of the test which decides; ``parts`` are all.
+    A verdict other than open needs the interval and at least two seeds; a result by enumeration has
+    ci_low == ci_high and no seeds.
     """
 
     id: str
@@ -72,6 +93,7 @@ class Claim(Record):
     scale: str
     artifacts: tuple[str, ...] = ()
     note: str = ""
+    parts: tuple[Part, ...] = ()
 
     @model_validator(mode="before")
     @classmethod

@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rlvr.evaluation.intervals import Estimate
 from rlvr.reporting.bundle import Bundle, load_bundles
 from rlvr.reporting.cells import NOT_MEASURED_TEXT, NOT_STATED_TEXT
+from rlvr.reporting.outlook import outlook
 from rlvr.reporting.records import Claim
 from rlvr.reporting.registry import load_registry
 from rlvr.reporting.view import copies, decisions_view, frame_view, paper_view, rounded, shown_text
@@ -48,6 +49,9 @@ def build_report(
     *,
     repository: str = "../..",
     metrics: Mapping[str, Estimate] | None = None,
+    confidence: float = 0.95,
+    notes: Sequence[str] = (),
+    faults: Mapping[str, Any] | None = None,
 ) -> Summary:
     """Write the whole report folder, replacing it as one.
 
@@ -59,9 +63,13 @@ def build_report(
         environment: shown as a table: versions, threads, commit.
         decisions: what the papers leave open and what is done here: mappings with the same keys, or
             sentences.
-        cost: one row per stage; None leaves the section saying that it was not measured.
+        cost: one row per kind of stage, also written as ``cost.json``; None leaves the section saying that it
+            was not measured.
         repository: way from the report's folder to the repository root, for links to notebooks.
         metrics: further headline numbers for metrics.json, e.g. final pass@1 per arm.
+        confidence: of the claims' intervals, to plan what more seeds would decide.
+        notes: sentences on graders and contamination.
+        faults: what ``make faults`` wrote; None leaves the section saying that it was not measured.
 
     Raises:
         FileNotFoundError: a bundle folder is missing.
@@ -89,6 +97,9 @@ def build_report(
         "environment": {str(k): shown_text(v) for k, v in environment.items()},
         "decisions": decisions_view(decisions),
         "cost": frame_view(cost),
+        "outlook": frame_view(outlook(claims.values(), confidence)),
+        "notes": list(notes),
+        "faults": frame_view(_faults(faults)),
         "not_measured": NOT_MEASURED_TEXT,
         "not_stated": NOT_STATED_TEXT,
         "numbers": _metrics(summary, claim_rows, metrics or {}),
@@ -112,6 +123,8 @@ def build_report(
         write_json(folder / "extras.json", extra_rows)
         write_json(folder / "claims.json", [_claim_json(row, extra_rows) for row in claim_rows])
         write_json(folder / "metrics.json", view["numbers"])
+        if cost is not None:
+            write_json(folder / "cost.json", cost.to_dict("records"))
     return summary
 
 
@@ -124,6 +137,25 @@ def _claim_json(row: dict[str, Any], extras: list[dict[str, Any]]) -> dict[str, 
         "artifacts": [a for a in row["artifacts"] or () if a not in ours],
         "extras": [a for a in row["artifacts"] or () if a in ours],
     }
+
+
+def _faults(measured: Mapping[str, Any] | None) -> pd.DataFrame | None:
+    """What tests/faults/whole_graph.py wrote, as a table: how often each fault, and how it ended."""
+    if measured is None:
+        return None
+    rows = [
+        {
+            "fault": row["fault"],
+            "times": row["n"],
+            "ended with the undisturbed bytes": row["finished"],
+            "refused with a message": row["refused"],
+            "wrong": "; ".join(row["wrong"]) or "nothing",
+            "seconds": row["seconds"],
+            "note": row["note"],
+        }
+        for row in measured["faults"]
+    ]
+    return pd.DataFrame(rows)
 
 
 def _same_scale(scale: str, bundles: Mapping[str, Bundle], claims: Mapping[str, Claim]) -> None:
