@@ -14,8 +14,9 @@ from pipelines import docs
 from rlvr import problems as tasks
 from rlvr import registry
 from rlvr.config import Problems, Scale
+from rlvr.engines.local.job import Job
 from rlvr.engines.local.policy import new_policy
-from rlvr.engines.local.training import Job, _Run
+from rlvr.engines.local.training import _Run
 from rlvr.evaluation.files import Source
 from rlvr.problems.tokenizer import Codec, build_tokenizer
 from rlvr.recipes import check_recipes

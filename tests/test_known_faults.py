@@ -14,9 +14,10 @@ from local_fixtures import PROBLEMS, codec, random_policy, random_prompts, train
 from objective_cases import NAMES, run
 
 from rlvr import objectives
+from rlvr.engines.local.job import Job
 from rlvr.engines.local.packing import pack
 from rlvr.engines.local.rollout import collect, training_problems
-from rlvr.engines.local.training import START_GATE, Job, _Run
+from rlvr.engines.local.training import START_GATE, _Run
 from rlvr.engines.local.update import MiniBatch, Updater, minibatches, response_log_prob
 from rlvr.objectives import FIPO_PRESETS, NFPO_PRESETS
 from rlvr.ratios import forward_trace

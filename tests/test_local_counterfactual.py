@@ -30,12 +30,13 @@ from rlvr.engines.jobs.embedded import experiment_of
 from rlvr.engines.local.accounting import table_of
 from rlvr.engines.local.corrections import choose_targets, correct
 from rlvr.engines.local.counterfactual import CounterfactualRun, correction_batch, describe
+from rlvr.engines.local.job import Job
 from rlvr.engines.local.packing import pack
 from rlvr.engines.local.policy import new_policy
 from rlvr.engines.local.rollout import Rollout, collect, training_problems
 from rlvr.engines.local.sampling import Samples
 from rlvr.engines.local.self_correction import SelfCorrectionRun
-from rlvr.engines.local.training import Job, _Run, run_of, train
+from rlvr.engines.local.training import _Run, run_of, train
 from rlvr.engines.local.update import MiniBatch, Updater, kl_penalty, minibatches, response_log_prob
 from rlvr.engines.training import LocalTraining
 from rlvr.evaluation.compute import Ledger, ModelShape
@@ -560,8 +561,23 @@ def test_a_recipe_s_sizes_are_its_own():
 def test_bad_settings_are_named(settings, message):
     with pytest.raises(ValueError, match=message):
         Counterfactual(**settings)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"self_correction": {}},
+        {"mtp": {"blocks": 2, "lr": 1e-3}},
+        {"critic": {"lr": 1e-3}},
+        {"sampling": {"dynamic": True}},
+    ],
+)
+def test_one_method_in_a_recipe(other):
+    warmup = {"seed": 0, "steps": 1, "lr": 1e-3, "betas": [0.9, 0.9], "batch_size": 1, "check_every": 1}
+    own = {name: value | ({"warmup": warmup} if name == "mtp" else {}) for name, value in other.items()}
+    Recipe(objective="gspo", **own)
     with pytest.raises(ValueError, match="at most one of them"):
-        Recipe(objective="gspo", counterfactual={}, self_correction={})
+        Recipe(objective="gspo", counterfactual={}, **own)
 
 
 # --- SCoRe -----------------------------------------------------------------------------------------------

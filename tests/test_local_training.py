@@ -15,9 +15,10 @@ from local_fixtures import PROBLEMS, codec, contents, random_policy, saved_base,
 from rlvr import objectives
 from rlvr.engines.local import training
 from rlvr.engines.local.checkpoint import RunState
+from rlvr.engines.local.job import Job
 from rlvr.engines.local.packing import pack
 from rlvr.engines.local.rollout import collect, derive_seed, training_problems
-from rlvr.engines.local.training import Job, _Run, train
+from rlvr.engines.local.training import _Run, train
 from rlvr.engines.local.update import MiniBatch, Updater, minibatches, response_log_prob
 from rlvr.engines.local.workers import run_side_by_side
 from rlvr.ratios import forward_trace

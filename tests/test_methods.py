@@ -12,8 +12,9 @@ from local_fixtures import codec, random_policy
 from rlvr import objectives
 from rlvr.advantages import group_relative
 from rlvr.config import Recipe, load_scale, load_yaml
+from rlvr.engines.local.job import jobs_of
 from rlvr.engines.local.methods import OWN, SHARED_AGGREGATION, method_settings, resolve
-from rlvr.engines.local.training import _Run, jobs_of
+from rlvr.engines.local.training import _Run
 from rlvr.recipes import check_recipes
 from rlvr.storage import fingerprint
 

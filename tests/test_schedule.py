@@ -8,8 +8,9 @@ import math
 import pytest
 from local_fixtures import PROBLEMS, codec, random_policy, train_config
 
+from rlvr.engines.local.job import Job
 from rlvr.engines.local.schedule import learning_rate
-from rlvr.engines.local.training import Job, _Run
+from rlvr.engines.local.training import _Run
 
 
 def rates(steps, **changes):

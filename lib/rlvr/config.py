@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
 
+from rlvr.config_analyses import Bias, Dynamics, Efficiency, Exactness, Surrogate, Theory
 from rlvr.config_base import Count, Positive, Rate
 from rlvr.config_base import Section as _Section
 from rlvr.config_corrections import Correcting, Counterfactual, SelfCorrection, WarmUpCorrections
@@ -192,57 +193,6 @@ class Evaluate(_Section):
         if max(self.pass_k) > self.samples:
             raise ValueError(f"pass_k={self.pass_k} holds a k above samples={self.samples}")
         return self
-
-
-class Theory(_Section):
-    pattern_length: Annotated[int, Field(ge=1, le=7)]
-    random_mdps: Positive
-    seed: int
-
-
-class Dynamics(_Section):
-    horizons: tuple[Positive, ...]
-    segment: Positive  # tokens in the ratio-trace figure
-
-
-class Surrogate(_Section):
-    """Bias and variance of L^(N) measured on the trained language model."""
-
-    horizons: tuple[Positive, ...]
-    prompts: Positive
-    recipe: str
-    seed: int
-
-
-class Exactness(_Section):
-    """Random policies whose every response is listed: bias and variance of each objective's gradient."""
-
-    policies: Annotated[int, Field(ge=2)]  # of each kind
-    vocabulary: Annotated[int, Field(ge=2, le=4)]
-    length: Annotated[int, Field(ge=5, le=6)]  # longer than NFPO's N = 4
-    distances: tuple[float, ...]  # largest total variation between rollout and current policy over the states
-    seed: Count
-
-    @model_validator(mode="after")
-    def _distances_rise(self) -> Exactness:
-        d = self.distances
-        if len(d) < 3 or d[0] != 0 or list(d) != sorted(set(d)) or d[-1] >= 0.5:
-            raise ValueError(f"distances={list(d)} must be 0 and at least two more, rising, below 0.5")
-        return self
-
-
-class Efficiency(_Section):
-    """Time and memory of MPO's steps by block length K, and of its baselines."""
-
-    blocks: tuple[Positive, ...]
-    repeats: Positive  # measured steps per seed
-
-
-class Bias(_Section):
-    """Bias of n-step estimates on small processes (MPO, B.2)."""
-
-    horizons: tuple[Positive, ...]
-    gamma: Annotated[float, Field(gt=0, lt=1)]
 
 
 class Report(_Section):

@@ -7,8 +7,9 @@ from local_fixtures import PROBLEMS, codec, random_policy, train_config
 
 from rlvr.config_corrections import Counterfactual, SelfCorrection
 from rlvr.engines.local.accounting import table_of
+from rlvr.engines.local.job import Job
 from rlvr.engines.local.spending import is_spent, processor_seconds, share_spent, spent
-from rlvr.engines.local.training import Job, run_of, train
+from rlvr.engines.local.training import run_of, train
 from rlvr.evaluation import Ledger, ModelShape
 from rlvr.storage import read_json
 

@@ -10,10 +10,11 @@ from rlvr.advantages import group_relative
 from rlvr.analysis.backward_transfer import transfer
 from rlvr.config_corrections import Counterfactual
 from rlvr.engines.local.corrections import CORRECTIONS, correct
+from rlvr.engines.local.job import Job
 from rlvr.engines.local.packing import pack
 from rlvr.engines.local.rollout import collect, derive_seed, training_problems
 from rlvr.engines.local.task_gradients import _PROBLEMS, measure
-from rlvr.engines.local.training import _ROLLOUT, Job
+from rlvr.engines.local.training import _ROLLOUT
 from rlvr.engines.local.update import response_log_prob
 
 SETTINGS = Counterfactual(corrections=3)

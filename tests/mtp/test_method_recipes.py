@@ -10,7 +10,8 @@ from ruamel.yaml import YAML
 
 from rlvr.config import Recipe, load_scale, load_yaml
 from rlvr.engines.jobs.embedded import experiment_of
-from rlvr.engines.local.training import _Run, jobs_of, run_of
+from rlvr.engines.local.job import jobs_of
+from rlvr.engines.local.training import _Run, run_of
 from rlvr.recipes import check_recipes
 from rlvr.storage import fingerprint
 

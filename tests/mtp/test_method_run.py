@@ -12,11 +12,12 @@ from safetensors.torch import load_file
 
 from rlvr.config_mtp import Critic, Mtp, Sampling
 from rlvr.engines.local.critic import CriticShape
+from rlvr.engines.local.job import Job
 from rlvr.engines.local.method_run import MethodRun
 from rlvr.engines.local.mtp import MtpModules
 from rlvr.engines.local.mtp_warmup import warm_up_modules
 from rlvr.engines.local.policy import Policy
-from rlvr.engines.local.training import Job, _Run, run_of, train
+from rlvr.engines.local.training import _Run, run_of, train
 from rlvr.mtp import load_modules
 
 WARMUP = dict(seed=0, steps=3, lr=1e-2, betas=(0.9, 0.98), batch_size=4, check_every=2)

@@ -18,7 +18,7 @@ from rlvr.analysis.mpo import (
     weight_arms,
 )
 from rlvr.config import Scale, load_scale
-from rlvr.engines.local.training import jobs_of
+from rlvr.engines.local.job import jobs_of
 from rlvr.engines.training import LocalTraining
 from rlvr.recipes import check_recipes
 

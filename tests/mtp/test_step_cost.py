@@ -9,9 +9,9 @@ from torch import nn
 
 from rlvr.config_mtp import Critic, Mtp
 from rlvr.engines.local import step_cost as module
+from rlvr.engines.local.job import Job
 from rlvr.engines.local.mtp import new_modules
 from rlvr.engines.local.step_cost import cost_by_blocks, step_cost
-from rlvr.engines.local.training import Job
 
 WARMUP = dict(seed=0, steps=1, lr=1e-3, betas=(0.9, 0.98), batch_size=4, check_every=1)
 

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from rlvr.config import Scale
+from rlvr.engines.local.job import Job, jobs_of
 from rlvr.engines.local.mtp_warmup import warm_up_modules
 from rlvr.engines.local.policy import Policy
 from rlvr.engines.local.step_cost import step_cost
-from rlvr.engines.local.training import Job, jobs_of
 from rlvr.evaluation import Estimate, geometric_seed_interval, seed_interval
 from rlvr.evaluation.inputs import check_frame
 from rlvr.problems.tokenizer import Codec

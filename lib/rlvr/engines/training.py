@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlvr.engines.jobs.client import Client
     from rlvr.engines.jobs.experiments import Experiment, GPUHours
     from rlvr.engines.jobs.jobs import Job
-    from rlvr.engines.local.training import Job as LocalJob
+    from rlvr.engines.local.job import Job as LocalJob
 
 Run = tuple[int, int]  # (seed, lag)
 Engine = Literal["local", "verl"]
@@ -43,7 +43,7 @@ class LocalTraining:
     engine: Engine = "local"
 
     def __post_init__(self) -> None:
-        from rlvr.engines.local.training import jobs_of
+        from rlvr.engines.local.job import jobs_of
 
         self.arms = self.scale.arms_of(self.arm)
         self.several = self.arms != (self.arm,)

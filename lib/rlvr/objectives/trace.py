@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlvr import trust_regions
+from rlvr.batch import extent
 from rlvr.checks import check_choice, check_number
 from rlvr.losses import TokenLoss, attach
 from rlvr.objectives.masked import masked_terms
@@ -24,7 +25,7 @@ from rlvr.ratios import (
     log_ratio,
     log_trace_dtype,
 )
-from rlvr.registry import Batch, Metrics, Terms, extent, register
+from rlvr.registry import Batch, Metrics, Terms, register
 
 DELTAS = {"tv": 0.2, "kl": 0.05}  # by region [text: NFPO App. C]
 _WEIGHT_BOUND = EXP_LIMIT

@@ -21,11 +21,12 @@ from torch import Tensor
 
 from rlvr.advantages import group_relative
 from rlvr.counterfactual.prompts import TokenPrompts
+from rlvr.engines.local.job import Job
 from rlvr.engines.local.packing import pack
 from rlvr.engines.local.policy import Policy
 from rlvr.engines.local.rollout import Rollout, derive_seed, grade
 from rlvr.engines.local.sampling import Samples, sample
-from rlvr.engines.local.training import Job, Update, _Run
+from rlvr.engines.local.training import Update, _Run
 from rlvr.engines.local.update import MiniBatch
 from rlvr.problems import Problem
 from rlvr.problems.tokenizer import Codec

@@ -20,7 +20,7 @@ from rlvr.evaluation.compute import Ledger, ModelShape
 from rlvr.problems.tokenizer import Codec
 
 if TYPE_CHECKING:
-    from rlvr.engines.local.training import Job
+    from rlvr.engines.local.job import Job
 
 Rows = Sequence[dict[str, int]]  # of Compute.row, cumulative, one per step
 

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from rlvr.checks import check_integer
+from rlvr.engines.local.job import Job
 from rlvr.engines.local.policy import Policy
 from rlvr.engines.local.rollout import derive_seed, training_problems
-from rlvr.engines.local.training import Job, run_of
+from rlvr.engines.local.training import run_of
 from rlvr.mtp.size import TRAINED
 from rlvr.problems.tokenizer import Codec
 

@@ -17,9 +17,10 @@ import torch
 from rlvr.advantages import group_relative
 from rlvr.analysis.backward_transfer import Products, inner_products
 from rlvr.engines.local.counterfactual import correction_batch
+from rlvr.engines.local.job import Job
 from rlvr.engines.local.policy import Policy
 from rlvr.engines.local.rollout import derive_seed, training_problems
-from rlvr.engines.local.training import Job, run_of
+from rlvr.engines.local.training import run_of
 from rlvr.engines.local.update import minibatches
 from rlvr.problems.tokenizer import Codec
 
