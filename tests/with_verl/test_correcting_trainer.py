@@ -55,7 +55,9 @@ class Queue:
                     self.fields.setdefault(key, {})[name] = getattr(value, "data", value)
             if tags is not None:
                 self.tags.setdefault(key, {}).update(tags[row])
-        return KVBatchMeta(partition_id=partition_id, keys=list(keys), tags=[self.tags[key] for key in keys])
+        known = sorted(set.intersection(*(set(self.fields.get(key, ())) for key in keys)))
+        tags = [self.tags[key] for key in keys]
+        return KVBatchMeta(partition_id=partition_id, keys=list(keys), tags=tags, fields=known)
 
     def kv_batch_get(self, keys, partition_id, select_fields=None):
         out = {}
@@ -305,6 +307,7 @@ def test_without_joint_training_nothing_of_a_correction_stays(run):
 def test_the_mask_spares_what_a_correction_kept(run):
     done = run(variant="mask", corrections=4)
     now = done.trainer._now
+    assert "rollout_is_weights" in done.batch.fields  # workers fetch what the batch lists
     masks = {key: done.field(key, "rollout_is_weights") for key in done.batch.keys}
     assert all(len(masks[key]) == len(done.field(key, "responses")) for key in done.batch.keys)
     assert all(masks[key].all() for key in done.corrections)

@@ -401,15 +401,16 @@ class CorrectingTrainer(RecordingTrainer):
             masks = [self._now.mask.get(key) for key in batch.keys]
             whole = [torch.ones(len(row)) for row in raw]
             masks = [w if m is None else m.float() for m, w in zip(masks, whole, strict=True)]
-            self._put(batch, "rollout_is_weights", masks)
+            batch = self._put(batch, "rollout_is_weights", masks)
             metrics["rlvr/marked"] = float(torch.cat(masks).mean())
         return batch
 
     @staticmethod
-    def _put(batch: KVBatchMeta, name: str, rows: list[Tensor]) -> None:
+    def _put(batch: KVBatchMeta, name: str, rows: list[Tensor]) -> KVBatchMeta:
+        """The rows with a further field, which workers fetch of the returned batch alone."""
         nested = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
         values = TensorDict({name: nested}, batch_size=len(rows))
-        tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=values)
+        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=values)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         with self._rows_of_an_update(self._now.rows_per_update):
