@@ -12,6 +12,7 @@ from rlvr import objectives
 from rlvr.config import Recipe, load_scale
 from rlvr.objectives import merge_metrics
 from rlvr.recipes import check_recipes
+from rlvr.registry import suggest
 
 PROJECT = Path(__file__).parent.parent
 
@@ -150,3 +151,12 @@ def test_a_recipe_cannot_ask_the_local_engine_for_what_it_does_not_make():
         recipes = {**scale.recipes, "arm": Recipe(objective=name)}
         with pytest.raises(ValueError, match=rf"recipes.arm: objective='{name}' needs {missing}"):
             check_recipes(scale.model_copy(update={"recipes": recipes}))
+
+
+def test_a_long_list_is_shown_by_its_nearest_names():
+    known = [f"nfpo-1.7b-arm{i}" for i in range(60)] + ["mpo-7b-ppo"]
+    text = suggest("nfpo-1.7b-arm6", known[:30])
+    assert "did you mean" in text and all(name in text for name in known[:30])
+    text = suggest("nfpo-17b-arm59", known)
+    assert "did you mean 'nfpo-1.7b-arm59'" in text and "allowed are 61 names, such as" in text
+    assert text.count("nfpo-1.7b") < 20 and "mpo-7b-ppo" not in text

@@ -22,6 +22,7 @@ from rlvr.losses import TokenLoss, aggregation_scale, attach
 from rlvr.ratios import RATIO_BOUND
 
 Metrics = dict[str, Tensor]
+MANY = 40  # names that an error still lists
 #: What a method weighs its tokens with: the reward relative to its group, that without a division by the
 #: group's spread, or a critic's advantages.
 Advantages = Literal["group", "centred", "critic"]
@@ -198,9 +199,17 @@ def _largest_ratio(ratio: Tensor, batch: Batch) -> Tensor:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """``'nfop': did you mean 'nfpo'? allowed are ...``, for an error about a name that is not known."""
+    """``'nfop': did you mean 'nfpo'? allowed are ...``, for an error about a name that is not known.
+
+    Of a long list the nearest names stand for all.
+    """
     known = list(known)
     lower = {n.lower(): n for n in known}
     near = [lower[n] for n in difflib.get_close_matches(str(name).lower(), lower, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
-    return f"{name!r}: {hint}allowed are {', '.join(sorted(known))}"
+    if len(known) > MANY:
+        some = difflib.get_close_matches(str(name).lower(), lower, n=10, cutoff=0.0)
+        listed = f"{len(known)} names, such as {', '.join(sorted(lower[n] for n in some))}"
+    else:
+        listed = ", ".join(sorted(known))
+    return f"{name!r}: {hint}allowed are {listed}"

@@ -45,7 +45,7 @@ from rlvr.engines.jobs.cpu import CORRECTING_MODE
 from rlvr.engines.local.corrections import CORRECTIONS, REFERENCES
 from rlvr.engines.local.policy import Policy
 from rlvr.engines.local.rollout import derive_seed
-from rlvr.engines.verl.correcting import mask_of
+from rlvr.engines.verl.correction_rows import mask_of
 from rlvr.engines.verl.cpu.batches import load_batch
 from rlvr.problems.tokenizer import Codec
 from rlvr.rewards import shaped_reward

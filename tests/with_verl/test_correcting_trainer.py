@@ -25,7 +25,8 @@ from rlvr.engines.jobs.rows import row_of
 from rlvr.engines.local.corrections import CORRECTIONS, REFERENCES
 from rlvr.engines.local.rollout import derive_seed
 from rlvr.engines.verl import check
-from rlvr.engines.verl.correcting import CorrectingTrainer, batch_of, rows_of
+from rlvr.engines.verl.correcting import CorrectingTrainer
+from rlvr.engines.verl.correction_rows import batch_of, rows_of
 from rlvr.problems import get_task
 from rlvr.problems.tokenizer import Codec, build_tokenizer
 from rlvr.verifiers import verify_integer

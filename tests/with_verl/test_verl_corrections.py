@@ -21,9 +21,9 @@ from rlvr.engines.jobs.policy import PLAIN_TEMPLATE
 from rlvr.engines.local.accounting import Compute
 from rlvr.engines.verl import PolicyLossConfig, check
 from rlvr.engines.verl.accounting import as_metrics, count_rows
-from rlvr.engines.verl.correcting import SecondPassBuffer, at_the_end, batch_of, mask_of, rows_of
 from rlvr.engines.verl.correction_layout import layout, updates_of
 from rlvr.engines.verl.correction_prompts import CorrectionPrompts
+from rlvr.engines.verl.correction_rows import SecondPassBuffer, at_the_end, batch_of, mask_of, rows_of
 from rlvr.problems import get_task
 from rlvr.problems.tokenizer import Codec, build_tokenizer
 

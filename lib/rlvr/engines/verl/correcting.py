@@ -12,19 +12,17 @@ What is corrected, and what that earns, is decided by :mod:`rlvr.counterfactual.
 from __future__ import annotations
 
 import math
-import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 import transfer_queue as tq
-from tensordict import NonTensorData, TensorDict
+from tensordict import TensorDict
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
@@ -48,6 +46,14 @@ from rlvr.engines.verl.correction_check import (
 )
 from rlvr.engines.verl.correction_layout import layout, updates_of
 from rlvr.engines.verl.correction_prompts import SHOWN, CorrectionPrompts
+from rlvr.engines.verl.correction_rows import (
+    QueueRows,
+    SecondPassBuffer,
+    at_the_end,
+    batch_of,
+    mask_of,
+    rows_of,
+)
 from rlvr.engines.verl.recording import RecordingTrainingWorker, RecordingWorker
 from rlvr.engines.verl.trainer import RecordingTrainer
 from rlvr.rewards import shaped_reward
@@ -56,33 +62,6 @@ from rlvr.verifiers.programs import extract_program
 RECORDS = ("records_dir", "records_per_step", "records_every", "records_megabytes")
 PROGRAMS = ("function", "stdin")  # kinds of problems whose responses hold one
 OWN = (BLOCK, "shown_characters", *RECORDS)
-
-
-class SecondPassBuffer:
-    """verl's replay buffer; what it gives for training goes through ``second_pass``."""
-
-    def __init__(self, buffer: Any, second_pass: Callable[[KVBatchMeta, dict], KVBatchMeta]):
-        self._buffer, self._second_pass = buffer, second_pass
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._buffer, name)
-
-    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict]:
-        batch, metrics = self._buffer.sample(
-            global_steps=global_steps, partition_id=partition_id, batch_size=batch_size
-        )
-        return (self._second_pass(batch, metrics) if partition_id == "train" else batch), metrics
-
-    def wait_for(self, prompts: Sequence[str], partition_id: str = "train") -> KVBatchMeta:
-        """The rows of these prompts once all of them ended, of whatever number: a prompt whose responses
-        could not be decided has none."""
-        buffer, since = self._buffer, time.time()
-        while True:
-            buffer._sync_metadata_from_transfer_queue()
-            if set(prompts) <= buffer.finished_keys[partition_id] | buffer.failure_keys[partition_id]:
-                found = dict(buffer.partitions[partition_id])
-                return buffer._materialize_batch(partition_id, list(prompts), found)
-            since = buffer._wait_for_next_poll(partition_id, since)
 
 
 class CorrectingTrainingWorker(RecordingTrainingWorker):
@@ -104,47 +83,6 @@ class CorrectingTrainingWorker(RecordingTrainingWorker):
 
 class CorrectingWorker(RecordingWorker):
     actor_worker_cls = CorrectingTrainingWorker
-
-
-@dataclass
-class _Rows:
-    """Rows of verl's queue as a matrix: ``width`` rows of each prompt, in the prompts' order."""
-
-    prompts: Sequence[str]
-    width: int
-    place: dict[str, int] = field(default_factory=dict)  # by key
-    scores: Tensor = field(init=False)  # [prompts, width], NaN: missing
-    tokens: list[list[int]] = field(init=False)  # [prompts * width], empty: missing
-
-    def __post_init__(self) -> None:
-        self.scores = torch.full((len(self.prompts), self.width), math.nan)
-        self.tokens = [[] for _ in range(self.scores.numel())]
-
-    def fill(self, batch: KVBatchMeta) -> _Rows:
-        """What ``batch`` has of them.
-
-        Raises:
-            ValueError: a prompt that is answered in several turns.
-        """
-        if not batch.keys:
-            return self
-        number = {prompt: index for index, prompt in enumerate(self.prompts)}
-        data = tq.kv_batch_get(
-            keys=batch.keys, partition_id=batch.partition_id, select_fields=["responses", "rm_scores"]
-        )
-        rows = zip(batch.keys, data["responses"].unbind(), data["rm_scores"].unbind(), strict=True)
-        for key, response, scores in rows:
-            prompt, session, turn = key.rsplit("_", 2)
-            if turn != "0":
-                raise ValueError(f"{key}: corrections are of responses in one turn, this is turn {turn}")
-            self.place[key] = number[prompt] * self.width + int(session)
-            self.tokens[self.place[key]] = response.tolist()
-            self.scores.view(-1)[self.place[key]] = float(scores.sum())
-        return self
-
-    @property
-    def lengths(self) -> Tensor:
-        return torch.tensor([len(ids) for ids in self.tokens])
 
 
 @dataclass
@@ -223,7 +161,7 @@ class CorrectingTrainer(RecordingTrainer):
         """Correct what is wrong in ``batch``; returns it with the corrections, if these are trained on."""
         settings, size = self.counterfactual, self.config.actor_rollout_ref.rollout.n
         asked = list(self._asked.values())
-        base = _Rows(list(self._asked), size).fill(batch)
+        base = QueueRows(list(self._asked), size).fill(batch)
         seed = derive_seed(CORRECTIONS, self.config.data.get("seed", None) or 0, self.global_steps - 1)
         rows, references = choose_targets(base.scores, settings, derive_seed(REFERENCES, seed))
         chats = [
@@ -240,7 +178,7 @@ class CorrectingTrainer(RecordingTrainer):
             chats = [chat for chat in chats if chat is not None]
             self._submit(targets, chats, names)
             corrections = self.replay_buffer.wait_for(names, batch.partition_id)
-        found = _Rows(names, settings.corrections).fill(corrections)
+        found = QueueRows(names, settings.corrections).fill(corrections)
         judged = self._judged(base, rows, references, found, targets)
         self._keep(batch, base, rows, found, judged)
         phi = shaping(judged, base.scores.view(-1), settings)
@@ -268,7 +206,7 @@ class CorrectingTrainer(RecordingTrainer):
         super()._submit_batch_to_rollout(batch)
 
     def _judged(
-        self, base: _Rows, rows: Tensor, references: Tensor, found: _Rows, targets: list[dict]
+        self, base: QueueRows, rows: Tensor, references: Tensor, found: QueueRows, targets: list[dict]
     ) -> Judged:
         count = self.counterfactual.corrections
         kinds = [row["extra_info"]["kind"] for row in targets]
@@ -305,7 +243,9 @@ class CorrectingTrainer(RecordingTrainer):
             finished=ended.view(-1, count),
         )
 
-    def _keep(self, batch: KVBatchMeta, base: _Rows, rows: Tensor, found: _Rows, judged: Judged) -> None:
+    def _keep(
+        self, batch: KVBatchMeta, base: QueueRows, rows: Tensor, found: QueueRows, judged: Judged
+    ) -> None:
         settings, now, size = self.counterfactual, _Step(), base.width
         scores = base.scores.view(-1)
         shaped = shaped_reward(scores, shaping(judged, scores, settings), settings.shaping_weight)
@@ -435,40 +375,3 @@ class CorrectingTrainer(RecordingTrainer):
             tags=[batch.tags[row] for row in rows],
         )
         super()._compute_metrics(own, *args, **kwargs)
-
-
-def rows_of(batch: TensorDict) -> list[dict[str, Any]]:
-    """Rows of a batch of prompts as verl's agent loops read them; what is of the whole batch is left out."""
-    return [
-        {
-            name: values[row] if isinstance(values, Tensor) else values[row].data
-            for name, values in batch.items()
-            if not isinstance(values, NonTensorData)
-        }
-        for row in range(len(batch))
-    ]
-
-
-def batch_of(rows: Sequence[Mapping[str, Any]]) -> TensorDict:
-    """The inverse of :func:`rows_of`: tensors are stacked, everything else stays an object a row."""
-    columns: dict[str, Any] = {}
-    for name in rows[0]:
-        values = [row[name] for row in rows]
-        if isinstance(values[0], Tensor):
-            columns[name] = torch.stack(values)
-        else:
-            columns[name] = np.empty(len(rows), dtype=object)
-            columns[name][:] = values
-    return tu.get_tensordict(columns)
-
-
-def at_the_end(reward: float, like: Tensor) -> Tensor:
-    """A reward where verl looks for it, at the last token of a row as long as ``like``."""
-    out = torch.zeros(len(like))
-    out[-1:] = reward
-    return out
-
-
-def mask_of(lengths: Tensor) -> Tensor:
-    """[B, T] of rows with so many tokens each."""
-    return torch.arange(int(lengths.max())) < lengths[:, None]
