@@ -37,6 +37,9 @@ SIZES = SimpleNamespace(
 OPERATIONS = (1, 1)
 PROMPTS, SIZE, MINIBATCHES, RESPONSE = 8, 4, 2, 16
 LR, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.95), 0.0, 1.0
+#: AdamW's usual 1e-8 makes steps of rounding: responses that cancel leave gradients of that size, which two
+#: engines do not share. The others' are a hundred times this and more.
+EPS = 1e-5
 UNDECIDABLE = 2  # row of that problem
 SECONDS = 420  # a job takes about a quarter of it on two cores
 
@@ -60,6 +63,7 @@ JOB: dict[str, Any] = {
     "actor_rollout_ref.actor.optim.lr": LR,
     "actor_rollout_ref.actor.optim.betas": list(BETAS),
     "actor_rollout_ref.actor.optim.weight_decay": WEIGHT_DECAY,
+    "actor_rollout_ref.actor.optim.override_optimizer_config": {"eps": EPS},
     "actor_rollout_ref.actor.optim.clip_grad": CLIP,
     "actor_rollout_ref.actor.grad_clip": CLIP,
     # with the policy in HF's format, which is for reading only

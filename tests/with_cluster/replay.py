@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from cluster_job import EPS
 from torch import Tensor
 
 from rlvr.engines.local.packing import pack
@@ -72,4 +73,12 @@ def replay(updater: Updater, paths: Sequence[Path], count: int) -> list[Step]:
 def local_updater(
     policy: Policy, loss: Callable, lr: float, betas: tuple[float, float], weight_decay: float, clip: float
 ) -> Updater:
-    return Updater(policy.theta, policy.shape, loss, lr, betas, weight_decay, clip, temperature=1.0)
+    updater = Updater(policy.theta, policy.shape, loss, lr, betas, weight_decay, clip, temperature=1.0)
+    return with_eps(updater)
+
+
+def with_eps(updater: Updater) -> Updater:
+    """AdamW's, as verl's jobs here have it."""
+    for group in updater.optimizer.param_groups:
+        group["eps"] = EPS
+    return updater

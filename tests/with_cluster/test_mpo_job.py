@@ -15,7 +15,7 @@ pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed
 pytest.importorskip("vllm", reason="vLLM for CPU is not installed: make env-cluster")
 
 from cluster_job import BETAS, CLIP, LR, MINIBATCHES, RESPONSE, WEIGHT_DECAY, Job, make_ground
-from replay import padded
+from replay import padded, with_eps
 from safetensors import safe_open
 
 from rlvr import objectives
@@ -118,9 +118,10 @@ def updater_of(job: Job) -> MethodUpdater:
     loss = partial(
         objectives.get("mpo"), loss_agg_mode="token-mean", mtp_gradient="stop", mtp_weight=WEIGHT, decay=DECAY
     )
-    return MethodUpdater(
+    updater = MethodUpdater(
         policy.theta, policy.shape, loss, LR, BETAS, WEIGHT_DECAY, CLIP, temperature=1.0, modules=modules
     )
+    return with_eps(updater)
 
 
 @pytest.fixture(scope="module")
