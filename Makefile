@@ -6,6 +6,8 @@ VENV_VLLM ?= .venv-vllm
 VENV_CLUSTER ?= .venv-cluster
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 PORT ?= 8888
+# Test processes side by side; each takes about a gigabyte, with verl two.
+TESTS ?= 2
 
 BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/.ready
@@ -108,10 +110,10 @@ $(OTHER_ANTLR): | $(READY)
 	@python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ antlr4-python3-runtime==4.13.2
 
 unit: $(READY) $(OTHER_ANTLR) ## unit tests
-	@RLVR_OTHER_ANTLR=$(CURDIR)/$(OTHER_ANTLR) pytest
+	@RLVR_OTHER_ANTLR=$(CURDIR)/$(OTHER_ANTLR) pytest -n $(TESTS) --dist loadfile
 
 test-verl: $(READY_VERL) ## the plugin for verl, and parity with verl and TRL
-	@$(BIN_VERL)/python -m pytest -m verl $$(grep -rl 'mark\.verl' tests --include='test_*.py')
+	@$(BIN_VERL)/python -m pytest -n $(TESTS) --dist loadfile -m verl $$(grep -rl 'mark\.verl' tests --include='test_*.py')
 
 test-vllm: $(READY_VLLM) ## the evaluation engine on vLLM, on this machine's CPU
 	@VLLM_CPU_OMP_THREADS_BIND=nobind $(BIN_VLLM)/python -m pytest -m vllm tests/with_vllm

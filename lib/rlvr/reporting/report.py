@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rlvr.evaluation.intervals import Estimate
 from rlvr.reporting.bundle import Bundle, load_bundles
 from rlvr.reporting.cells import NOT_MEASURED_TEXT, NOT_STATED_TEXT
+from rlvr.reporting.curves import CURVES, wide
 from rlvr.reporting.outlook import outlook
 from rlvr.reporting.records import Claim
 from rlvr.reporting.registry import load_registry
@@ -117,6 +118,11 @@ def build_report(
             for source, target in copies(bundle):
                 (folder / target).parent.mkdir(exist_ok=True)
                 shutil.copyfile(bundle.folder / source, folder / target)
+        for bundle in bundles.values():
+            if (curves := CURVES.get(bundle.meta.id)) and "data.csv" in bundle.files:
+                table = wide(pd.read_csv(bundle.folder / "data.csv"), curves)
+                (folder / "plots").mkdir(exist_ok=True)
+                write_text(folder / "plots" / f"{bundle.meta.id}.csv", table.to_csv(index=False))
         write_text(folder / "report.html", templates.get_template("report.html.j2").render(view))
         write_text(folder / "report.md", templates.get_template("report.md.j2").render(view))
         write_json(folder / "artifacts.json", artifact_rows)
