@@ -118,7 +118,7 @@ test-verl: $(READY_VERL) ## the plugin for verl, and parity with verl and TRL
 test-vllm: $(READY_VLLM) ## the evaluation engine on vLLM, on this machine's CPU
 	@VLLM_CPU_OMP_THREADS_BIND=nobind $(BIN_VLLM)/python -m pytest -m vllm tests/with_vllm
 
-test-cluster: $(READY_CLUSTER) ## whole verl jobs (Ray, FSDP2, vLLM's server) on this machine's CPU, about ten minutes
+test-cluster: $(READY_CLUSTER) ## whole verl jobs (Ray, FSDP2, vLLM's server) on this machine's CPU, half an hour and more
 	@$(BIN_CLUSTER)/python -m pytest -m cluster tests/with_cluster
 
 graph: $(READY) ## the smoke graph in a temporary clone: kill, resume, re-run, nbval
