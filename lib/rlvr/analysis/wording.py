@@ -44,7 +44,7 @@ EMBEDDED = Wording(
     rollouts=_ROLLOUTS
     + "The reward is on fresh problems, so it is an unbiased pass@1 of the policy that sampled.",
     settings="Settings, not measurements. The paper trains Qwen3-1.7B-Base and Qwen3-8B-Base; a laptop "
-    "trains a model of some ten thousand parameters.",
+    "trains a model of some eighty thousand parameters.",
     sets_title="Pass@1 on held-out problems of six kinds",
     sets="Kinds and difficulties of the embedded problems instead of the paper's seven benchmarks: {sizes}."
     + _GAIN,

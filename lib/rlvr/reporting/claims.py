@@ -46,12 +46,16 @@ ABLATION_CAVEAT = """
     With rollouts several steps old; the paper's are of the same step, where at this scale the arms cannot be
     told apart.
 """
+#: Neighbouring N of NFPO's arms, whose traces are compared: 'rises' and 'falls' are about each step.
+HORIZON_STEPS = ((1, 2), (2, 4), (4, 8), (8, 16))
 HORIZON_PARTS = {
     **{f"N={n} - N=1": ("above", 0.0) for n in (2, 4, 8, 16)},
     "N=4 - N=16": ("above", 0.0),
-    "trace variance, N=16 - N=2": ("above", 0.0),
-    "switch frequency, N=1 - N=16": ("above", 0.0),
+    **{f"trace variance, N={b} - N={a}": ("above", 0.0) for a, b in HORIZON_STEPS[1:]},
+    **{f"switch frequency, N={a} - N={b}": ("above", 0.0) for a, b in HORIZON_STEPS},
 }
+#: What 'slightly worse' allows: the whole span of the axis on which the paper shows it (0.26 to 0.32).
+SLIGHTLY = 0.06
 
 DECLARED = declared(
     DeclaredTest(
@@ -62,13 +66,18 @@ DECLARED = declared(
             completion. Supported if |L^(7) - (J(pi) - J(mu))| <= 1e-12 for every pattern and, for every
             pattern, |bias| never rises and the variance never falls with N. Contradicted if either fails.
         """,
+        statement="""
+            L^(T) is the exact gain; on the token MDP, for patterns of 2 to 4 symbols under policies that stay
+            biased after completion, the bias falls and the variance rises with N.
+        """,
         parts={
             "identity error": ("at_most", EXACT_TOLERANCE),
             "share of patterns with the trade-off": ("at_least", 1.0),
         },
         caveat="""
-            The paper states neither its policy formula nor its pattern. Both are choices here; the
-            trade-off does not hold for every choice.
+            The paper states neither its policy formula nor its pattern. Both are choices here, made after
+            lengths 1 to 7 and two readings of the formula had been looked at: the trade-off does not hold
+            for every choice, and the statement is narrowed to those for which it is judged.
         """,
     ),
     DeclaredTest(
@@ -88,16 +97,18 @@ DECLARED = declared(
     DeclaredTest(
         id="nfpo-c3",
         test="""
-            E|rho * trace - 1| minus E|rho - 1| in each token class of the embedded vocabulary that anything
-            can follow (digit, operator, separator; after the end token the trace is 1 by definition): mean
+            E|rho * trace - 1| minus E|rho - 1| in each token class of the embedded vocabulary that responses
+            are made of (digit, operator, separator; after the end token the trace is 1 by definition): mean
             over training seeds with a {confidence:.0%} Student t interval. Supported if every lower end is
             above 0, contradicted if any upper end is below 0, else open.
         """,
-        statement="The trace-corrected ratio corrects more than the plain ratio in every token class.",
+        statement="The trace-corrected ratio corrects more than the plain ratio in every class of tokens "
+        "that responses are made of.",
         parts={name: ("above", 0.0) for name in TOKEN_CLASSES},
         caveat="""
-            An arithmetic vocabulary has no reasoning words, so 'most for reasoning tokens' has no
-            counterpart at this scale and that half of the claim is not judged.
+            Words stand in the problems and hardly ever in a response (tab2 and tabD1 count them), so 'most
+            for reasoning tokens' is not judged at this scale. That a product of several ratios lies further
+            from 1 than one of them would hold for independent ones too.
         """,
     ),
     DeclaredTest(
@@ -105,10 +116,13 @@ DECLARED = declared(
         test="""
             Switch frequency of rho * trace divided by that of rho (share of adjacent token pairs on
             opposite sides of 1): mean over training seeds with a {confidence:.0%} Student t interval.
-            'About half' means at most 0.6, half plus a fifth. Supported if
-            the upper end is at most 0.6, contradicted if the lower end is above it, else open.
+            'About half' means from 0.4 to 0.6, half within a fifth. Supported if the interval lies there,
+            contradicted if it lies beyond either end, else open.
         """,
-        parts={"ratio of switch frequencies": ("at_most", 0.6)},
+        parts={
+            "ratio of switch frequencies": ("at_most", 0.6),
+            "ratio of switch frequencies, low end": ("at_least", 0.4),
+        },
         caveat="""
             Independent log ratios would also switch less often under a trace: the baseline stands beside
             it.
@@ -120,7 +134,8 @@ DECLARED = declared(
         + """
             N = 1 is DPPO-TV; 'an intermediate N is best' means N = 4, the paper's, against the largest, 16.
             Variance (median over steps, clipped trace) and switch frequency: of the same records of NFPO, per
-            seed. Supported if every difference lies above 0, contradicted if one lies below, else open.
+            seed, from each N to the next. Supported if every difference lies above 0, contradicted if one
+            lies below, else open.
         """,
         parts=HORIZON_PARTS,
         caveat=ABLATION_CAVEAT + "No response is longer than 48 tokens: N = 16 is a third of one.",
@@ -140,11 +155,13 @@ DECLARED = declared(
         test=ABLATION
         + """
             'Slightly worse' means that NFPO minus NFPO with all ratios against recomputed log-probs lies
-            above 0; 'changes little' that NFPO without the ratio clip minus NFPO lies within {margin:g} of 0
-            on both sides. Supported if all hold, contradicted if one is excluded, else open.
+            above 0 and is at most 0.06, the span of the paper's axis; 'changes little' that NFPO without the
+            ratio clip minus NFPO lies within {margin:g} of 0 on both sides. Supported if all
+            hold, contradicted if one is excluded, else open.
         """,
         parts={
             "NFPO - recomputed": ("above", 0.0),
+            "NFPO - recomputed, high end": ("at_most", SLIGHTLY),
             "no ratio clip - NFPO, low end": ("at_least", "-margin"),
             "no ratio clip - NFPO, high end": ("at_most", "margin"),
         },
@@ -176,9 +193,18 @@ DECLARED = declared(
         test="""
             Error divided by its bound, for Proposition 1 and the truncation bound of Theorem 1 at every
             N, by exact enumeration of the token MDP and of random MDPs. Supported if the largest ratio is
-            at most 1 (to 1e-9), contradicted if it is above.
+            at most 1 (to 1e-9), contradicted if it is above; so with the largest sample over the range that
+            the finite-sample bound assumes.
         """,
-        parts={"largest error over its bound": ("at_most", 1 + 1e-9)},
+        parts={
+            "largest error over its bound": ("at_most", 1 + 1e-9),
+            "largest sample over its bound": ("at_most", 1 + 1e-9),
+        },
+        caveat="""
+            The paper's statement of Theorem 1's bound is lost in its text; 2 xi (T-N)(T-N+1) delta^2 is
+            derived in the notebook, so that this checks a proof and its code rather than the paper's own
+            inequality.
+        """,
     ),
     *IBPO,
     *MPO,
