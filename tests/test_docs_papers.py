@@ -130,7 +130,7 @@ def test_an_arm_shows_what_it_changes():
     assert rows["grpo", "change.update.recompute"]["laptop"] == "no"
     assert rows["grpo", "change.update.recompute"]["why"]
     assert rows["fipo", "change.update.loss_agg_mode"]["laptop"] == "token-mean"  # the method's own
-    assert arms("mpo", None)["ppo", "its defaults"]["objective"] == "`ppo`"
+    assert arms("mpo", None)["ppo", "parameters.clip_low"]["objective"] == "`ppo`"
 
 
 def test_another_papers_laptop_is_shown_once_it_is_there(tmp_path):
