@@ -62,6 +62,19 @@ def test_the_plan_of_the_document(capsys):
         assert f"| {row}, one arm | {low:.0f} - {high:.0f} |" in DOCUMENT
 
 
+def test_the_hours_of_mpo_in_the_document():
+    file = experiments("paper")
+    for arm in ("ppo", "mpo"):
+        low, high = plan(file.get(f"mpo-qwen1.5b-gsm8k-{arm}")).hours
+        assert low > 7 and f"| {arm.upper()} | {low:.1f} - {high:.0f} | about 7 |" in DOCUMENT
+    low, high = (tokens / 1e6 for tokens in plan(file.get("mpo-qwen1.5b-gsm8k-mpo")).tokens)
+    assert f"{low:.0f} to {high:.0f} million tokens" in DOCUMENT
+    ppo = file.get("mpo-qwen1.5b-gsm8k-ppo")
+    rollout = ppo.rollout.model_copy(update={"responses_per_prompt": 1})
+    low, high = plan(ppo.model_copy(update={"rollout": rollout})).hours
+    assert f"the plan of PPO is {low:.1f} to {high:.0f} hours" in DOCUMENT
+
+
 def test_the_evaluation_of_the_document_is_the_experiments():
     evaluation = experiments("paper").get("nfpo-1.7b-nfpo").evaluation
     (listed,) = re.findall(r"for benchmark in (.*); do", DOCUMENT)

@@ -5,6 +5,7 @@ import pytest
 from job_fixtures import experiments
 
 from rlvr.cli import main
+from rlvr.engines.jobs.costs import summary
 from rlvr.engines.jobs.experiments import Experiment, GPUHours
 from rlvr.engines.jobs.hardware import CARDS, MODELS
 from rlvr.engines.jobs.plan import (
@@ -149,7 +150,7 @@ def test_limits():
 
 @pytest.mark.parametrize("scale", ["paper", "one_gpu"])
 def test_the_table(capsys, scale):
-    assert main(["plan", scale]) == 0
+    assert main(["plan", scale]) == (scale == "paper")  # IBPO at 32B is refused there
     shown = capsys.readouterr().out
     for name in experiments(scale).names:
         assert name in shown
@@ -160,12 +161,27 @@ def test_the_command_refuses(capsys, monkeypatch):
     assert main(["plan", "nothing"]) == 2
     assert "allowed are one_gpu, paper" in capsys.readouterr().err
     assert main(["plan", "paper", "--only", "xyz"]) == 2
+    capsys.readouterr()
     assert main(["plan", "paper", "--only", "nfpo-8b-*", "--gpus", "7"]) == 2
-    assert "must be a multiple of the 7 GPUs" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("rlvr: nfpo-8b-grpo on 7 x H200:\n  together: ")
+    assert "must be a multiple of the 7 GPUs" in said and "pydantic" not in said
     file = PAPER.model_copy(update={"max_gpu_hours": GPUHours(experiment=1000, total=100)})
     monkeypatch.setattr("rlvr.engines.jobs.experiments.load_experiments", lambda path: file)
     assert main(["plan", "paper", "--only", "nfpo-8b-*"]) == 1
     assert "REFUSED: together up to" in capsys.readouterr().err
+
+
+def test_what_is_refused_is_summed_apart(capsys):
+    assert main(["plan", "paper", "--only", "ibpo-32b-shaping_only"]) == 1
+    assert main(["plan", "paper", "--only", "nfpo-1.7b-nfpo"]) == 0
+    assert "of them within" not in capsys.readouterr().out.partition("nfpo-1.7b-nfpo")[2]
+    plans = [plan(PAPER.get(name)) for name in ("nfpo-1.7b-nfpo", "ibpo-32b-shaping_only")]
+    first, second, *_ = summary(plans, plans[1:])
+    assert first.startswith("2 experiments that verl can run: ")
+    assert second.startswith("1 of them within max_gpu_hours.experiment: ")
+    alone = summary(plans[:1])[0]
+    assert second.partition(": ")[2] == alone.partition(": ")[2]
 
 
 def test_other_hardware(capsys):
