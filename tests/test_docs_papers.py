@@ -59,7 +59,9 @@ def test_what_a_paper_states(paper, key, section, stated):
         ("nfpo", "nfpo", "parameters.horizon", "App. C", "1.7b: 4 (1.7B)<br>8b: 8 (8B)"),
         ("nfpo", "nfpo_kl", "parameters.delta", "App. C", "0.05"),
         ("nfpo", "nfpo_n2", "parameters.horizon", "-", "not stated"),
-        ("ibpo", "ibpo", "counterfactual.shaping_weight", "Sec. 4", "0.6"),
+        ("ibpo", "ibpo", "counterfactual.shaping_weight", "App. C", "0.6 (lambda, Table 4)"),
+        ("ibpo", "ibpo", "counterfactual.scale", "App. G.2", "0.5 (rho)"),
+        ("mpo", "mpo", "mtp.train", "Sec. 5.1 and 5.6", "none (only warmed up initially)"),
         ("ibpo", "ibpo", "change.rollout.responses_per_prompt", "Sec. 4", "8"),
         ("ibpo", "alpha_75", "counterfactual.alpha", "Table 5", "0.75"),
         ("mpo", "mpo", "parameters.decay", "Sec. 5.4", "0.8"),
@@ -128,7 +130,7 @@ def test_an_arm_shows_what_it_changes():
     assert rows["grpo", "change.update.recompute"]["laptop"] == "no"
     assert rows["grpo", "change.update.recompute"]["why"]
     assert rows["fipo", "change.update.loss_agg_mode"]["laptop"] == "token-mean"  # the method's own
-    assert arms("mpo", None)["ppo", "its defaults"]["objective"] == "`ppo`"
+    assert arms("mpo", None)["ppo", "parameters.clip_low"]["objective"] == "`ppo`"
 
 
 def test_another_papers_laptop_is_shown_once_it_is_there(tmp_path):

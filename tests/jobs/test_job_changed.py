@@ -34,6 +34,15 @@ SCHEDULE = "actor_rollout_ref.actor.optim.lr_scheduler_type"
          f"{SCHEDULE}=cosine trainer.total_training_steps=900",
          ["trainer.total_training_steps: 500, now 900"]),
         ("python -m x a=1", "a=1", []),
+        ("+trainer.v1.m={records_dir:/x,counterfactual:{alpha:0.6,k:[1,2]}}",
+         "+trainer.v1.m={records_dir:/y,records_every:9,counterfactual:{alpha:0.5,k:[1,2]}}",
+         ["trainer.v1.m.counterfactual.alpha: 0.6, now 0.5"]),
+        ("+trainer.v1.m={counterfactual:{alpha:0.6}}", "trainer.v1.m.counterfactual.alpha=0.6", []),
+        ("trainer.v1.trainer_mode=a", "trainer.v1.trainer_mode=b", ["trainer.v1.trainer_mode: a, now b"]),
+        ("+a.policy_loss.mtp={start:/x/m-k5,lr:1}", "+a.policy_loss.mtp={start:/y/m-k5,lr:1}", []),
+        ("+a.policy_loss.mtp={start:/x/m-k5,lr:1}", "+a.policy_loss.mtp={start:/x/m-k3,lr:2}",
+         ["a.policy_loss.mtp.start: m-k5, now m-k3", "a.policy_loss.mtp.lr: 1, now 2"]),
+        ('a={b:"x,y:{z",c:1}', 'a={b:"x,y:{z",c:2}', ["a.c: 1, now 2"]),
     ],
 )  # fmt: skip
 def test_which_settings_make_another_training(old, new, found):
@@ -62,6 +71,26 @@ def test_settings_of_an_experiment(section, change, counts):
     other = getattr(experiment, section).model_copy(update=change)
     words = [overrides(e, 0) for e in (experiment, experiment.model_copy(update={section: other}))]
     assert words[0] != words[1] and bool(changed_settings(*words)) is counts
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"shaping_weight": 1.2}, {"alpha": 0.7}, {"joint": False}, {"variant": "ratio"}, {"corrections": 3}],
+)
+def test_settings_of_the_second_generation_pass(change):
+    experiment = experiments("paper").get("ibpo-32b-ibpo")
+    other = experiment.counterfactual.model_copy(update=change)
+    changed = experiment.model_copy(update={"counterfactual": other})
+    (name,) = change
+    (found,) = changed_settings(overrides(experiment, 0), overrides(changed, 0))
+    assert found.startswith(f"trainer.v1.rlvr_ibpo.counterfactual.{name}: ")
+
+
+@pytest.mark.parametrize("name", ["nfpo-1.7b-nfpo", "ibpo-32b-ibpo", "mpo-qwen1.5b-gsm8k-mpo"])
+def test_another_root_is_no_other_training(name):
+    experiment = experiments("paper").get(name)
+    words = [overrides(experiment, 0, root) for root in ("/a/runs", "/b/runs")]
+    assert words[0] != words[1] and not changed_settings(*words)
 
 
 def begun(tmp_path, **options):

@@ -62,6 +62,19 @@ def test_the_plan_of_the_document(capsys):
         assert f"| {row}, one arm | {low:.0f} - {high:.0f} |" in DOCUMENT
 
 
+def test_the_hours_of_mpo_in_the_document():
+    file = experiments("paper")
+    for arm in ("ppo", "mpo"):
+        low, high = plan(file.get(f"mpo-qwen1.5b-gsm8k-{arm}")).hours
+        assert low > 7 and f"| {arm.upper()} | {low:.1f} - {high:.0f} | about 7 |" in DOCUMENT
+    low, high = (tokens / 1e6 for tokens in plan(file.get("mpo-qwen1.5b-gsm8k-mpo")).tokens)
+    assert f"{low:.0f} to {high:.0f} million tokens" in DOCUMENT
+    ppo = file.get("mpo-qwen1.5b-gsm8k-ppo")
+    rollout = ppo.rollout.model_copy(update={"responses_per_prompt": 1})
+    low, high = plan(ppo.model_copy(update={"rollout": rollout})).hours
+    assert f"the plan of PPO is {low:.1f} to {high:.0f} hours" in DOCUMENT
+
+
 def test_the_evaluation_of_the_document_is_the_experiments():
     evaluation = experiments("paper").get("nfpo-1.7b-nfpo").evaluation
     (listed,) = re.findall(r"for benchmark in (.*); do", DOCUMENT)
@@ -78,6 +91,71 @@ def test_job_files():
     hardware = experiments("paper").get(job["envs"]["EXPERIMENT"]).hardware
     assert job["resources"]["accelerators"] == f"{hardware.gpu}:{hardware.gpus_per_node}"
     assert job["num_nodes"] == hardware.nodes
+
+
+STANDINS = ("ray", "rlvr", "python", "python3.11", "pip", "sleep", "pgrep", "srun", "scontrol")
+
+
+def calls(tmp_path, script, **variables):
+    """The lines of what a job file runs, by programs that only say how they were called."""
+    programs, log = tmp_path / "programs", tmp_path / "log"
+    programs.mkdir()
+    for name in STANDINS:
+        cores = "${SRUN_CPUS_PER_TASK:+ cpus=$SRUN_CPUS_PER_TASK}"
+        (programs / name).write_text(
+            f'#!/bin/bash\necho "{name} $*{cores}" >> {log}\n'
+            f'if [ "{name} $1" = "ray status" ]; then exit $RAY_DOWN; fi\n'
+            f'if [ "{name}" = pgrep ]; then exit 1; fi\n'
+            f'if [ "{name}" = scontrol ]; then echo node1; fi\n'
+            f'if [ "{name}" = python ]; then echo "nodes $SKYPILOT_NUM_NODES"; fi\n'
+        )
+        (programs / name).chmod(0o755)
+    (tmp_path / ".venv-gpu" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv-gpu" / "bin" / "activate").touch()
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", **variables}
+    subprocess.run(["bash"], input=script, text=True, cwd=tmp_path, env=environment, check=True)
+    return log.read_text().splitlines()
+
+
+def sky(tmp_path, part, **variables):
+    job = YAML(typ="safe", pure=True).load(SKYPILOT)
+    fixed = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "SKYPILOT_NUM_NODES": "2"}
+    fixed |= {"SKYPILOT_NUM_GPUS_PER_NODE": "8", "RAY_DOWN": "1", **job["envs"]}
+    return calls(tmp_path, job[part], **fixed, **variables)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_skypilot_prepares_the_data_on_its_first_node(tmp_path, rank):
+    """Setup has a rank of its own name; that of ``run`` is not set there."""
+    ran = sky(tmp_path, "setup", SKYPILOT_SETUP_NODE_RANK=rank)
+    assert ("rlvr job prepare nfpo-1.7b-nfpo --root /runs" in ran) == (rank == "0")
+
+
+def test_skypilot_starts_a_ray_of_its_own_and_stops_none(tmp_path):
+    ran = sky(tmp_path, "run", SKYPILOT_NODE_RANK="0")
+    (started,) = [line for line in ran if line.startswith("ray start")]
+    assert started.startswith("ray start --head --port 6379 --dashboard-port 8280 --num-gpus 8 ")
+    assert ran[-1] == "rlvr job submit nfpo-1.7b-nfpo --seed 0 --root /runs --address http://127.0.0.1:8280"
+    assert not any(word in line for line in ran for word in ("ray stop", "symmetric-run"))
+
+
+def test_skypilots_other_nodes_join_and_submit_nothing(tmp_path):
+    ran = sky(tmp_path, "run", SKYPILOT_NODE_RANK="1")
+    assert any(line.startswith("ray start --address 10.0.0.1:6379 --num-gpus 8 ") for line in ran)
+    assert not any(line.startswith(("rlvr", "ray stop")) for line in ran)
+
+
+def test_slurm_hands_its_cores_to_srun(tmp_path):
+    variables = {
+        "EXPERIMENT": "nfpo-1.7b-nfpo",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        "SLURM_JOB_NUM_NODES": "1",
+    }
+    variables |= {"SLURM_JOB_NODELIST": "node[1]", "SLURM_CPUS_PER_TASK": "64"}
+    *_, ran = calls(tmp_path, SLURM.read_text(), **variables)
+    assert (
+        ran.startswith("srun ") and ran.endswith(" cpus=64") and "symmetric-run --address node1:6379" in ran
+    )
 
 
 def test_the_lock_for_gpus_holds_what_the_job_checks():

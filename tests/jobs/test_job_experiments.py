@@ -7,6 +7,7 @@ import pytest
 from job_fixtures import ROOT, experiments
 from ruamel.yaml import YAML
 
+from rlvr import objectives
 from rlvr.engines.jobs.command import data_files, hydra_value, overrides, shell_command
 from rlvr.engines.jobs.experiments import leaves, load_experiments
 from rlvr.engines.jobs.hardware import MODELS
@@ -299,3 +300,32 @@ def test_a_batch_is_not_larger_than_its_training_set():
             assert count >= e.rollout.prompts_per_step
             checked += 1
     assert checked
+
+
+@pytest.mark.parametrize("scale", sorted(FILES))
+def test_every_number_of_a_baseline_is_in_the_file(scale):
+    """An objective's default would run without a source; ``mtp_gradient`` follows from ``mtp``."""
+    file, checked = FILES[scale], set()
+    for name in file.names:
+        experiment = file.get(name)
+        objective = objectives.get(experiment.objective)
+        if objective.name in ("ppo", "grpo", "dapo", "mpo", "fipo") and experiment.needs is None:
+            known = set(objective.parameters) - set(objective.tensors) - {"mtp_gradient"}
+            assert set(experiment.parameters) == known, name
+            assert (experiment.critic is not None) == (objective.advantages == "critic"), name
+            checked.add(objective.name)
+    assert checked == {"ppo", "grpo", "dapo", "mpo", "fipo"}
+
+
+def test_a_critic_of_the_file_reaches_the_command(tmp_path):
+    text = (ROOT / FILES["paper"].scale_file).read_text()
+    written = "value_clip: {value: 0.5, source: verl default}"
+    text = text.replace(written, "value_clip: {value: 0.2, source: release}")
+    (tmp_path / "experiments.yaml").write_text(text)
+    file = load_experiments(tmp_path / "experiments.yaml")
+    assert "critic.cliprange_value=0.2" in overrides(file.get("mpo-qwen1.5b-math-ppo"), 0)
+    assert not any("cliprange" in w for w in overrides(file.get("mpo-qwen1.5b-math-grpo"), 0))
+    head, _, rest = text.partition("    critic:   #")
+    (tmp_path / "experiments.yaml").write_text(head + rest[rest.index("    validation:") :])
+    with pytest.raises(ValueError, match="critic=None: ppo has one; allowed is a section `critic`"):
+        load_experiments(tmp_path / "experiments.yaml")

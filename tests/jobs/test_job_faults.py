@@ -1,6 +1,9 @@
 """Lines that verl, vLLM, torch, Ray and huggingface_hub write when a job dies, and the advice for each."""
 
+import resource
+
 import pytest
+import torch
 from job_fixtures import step_line
 
 from rlvr.engines.jobs.faults import FAULTS, diagnose, explain
@@ -49,6 +52,36 @@ def test_each_fault_is_recognised_behind_a_dead_worker(name):
         fault, line = diagnose(log)
         assert fault.name == name and line == LINES[name]
     assert "\n  do: " in explain([LINES[name]])
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534", "disk full"),
+        ("RuntimeError: PytorchStreamWriter failed writing file data/0: file write failed", "disk full"),
+        ("RuntimeError: The NVIDIA driver on your system is too old (found version 12040).",
+         "driver or GPU fault"),
+        ("ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following "
+         "error: the package flash_attn seems to be not installed.", "not installed"),
+    ],
+)  # fmt: skip
+def test_other_words_for_a_fault(line, name):
+    fault, found = diagnose([*HARMLESS, line, DIED])
+    assert fault.name == name and found == line
+
+
+@pytest.mark.parametrize("size", [100_000, 3_000_000])
+def test_a_disk_that_ends_while_torch_saves(tmp_path, size):
+    """A file that may not grow stands for the disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        with pytest.raises((RuntimeError, OSError)) as error:
+            torch.save({"weight": torch.zeros(size)}, tmp_path / "model.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    fault, _ = diagnose(f"{error.typename}: {error.value}".splitlines())
+    assert fault.name == "disk full"
 
 
 def test_every_fault_has_a_line_here():

@@ -112,6 +112,43 @@ def test_who_was_killed_attaches_instead_of_submitting_again(tmp_path):
     assert said[0].startswith("attached to") and said[-1].startswith("done:")
 
 
+@pytest.fixture
+def running_first(tmp_path):
+    """(cluster on which attempt 1 runs, unwatched; attempt 2 was sent to another one and ended there)."""
+    job, _ = make_job(tmp_path)
+    ray = FakeRay([step_line(1) + "\n", KeyboardInterrupt(), *finished(job)])
+    with pytest.raises(KeyboardInterrupt):
+        submit(job, ray)
+    second, _ = make_job(tmp_path)
+    elsewhere = FakeRay(["rlvr preflight: another job writes into it\n"], statuses=["FAILED"])
+    with pytest.raises(JobFailed, match="another job writes into it"):
+        submit(second, elsewhere)
+    assert len(second.state.attempts) == 2
+    return ray
+
+
+def test_a_stray_submission_hides_no_running_job(running_first, tmp_path):
+    again, said = make_job(tmp_path)
+    again.status(lambda: running_first)
+    name = running_first.submitted[0]["id"]
+    assert f"attempt 1 of 2, {name}, from step 0: RUNNING" in said[-2]
+    submit(again, running_first)
+    assert len(running_first.submitted) == 1 and f"attached to {name}, which was submitted before" in said
+    assert said[-1].startswith("done:")
+    assert "step:200" in (again.folder / "log-1.txt").read_text()
+    assert "preflight" in (again.folder / "log-2.txt").read_text()
+
+
+def test_a_stray_submission_keeps_no_job_from_being_stopped(running_first, tmp_path):
+    again, _ = make_job(tmp_path)
+    again.stop(lambda: running_first)
+    assert running_first.stopped == [running_first.submitted[0]["id"]]
+    submit_again = make_job(tmp_path)[0]
+    running_first.logs.append(finished(submit_again))
+    submit(submit_again, running_first)  # nothing runs now: a third attempt
+    assert len(submit_again.state.attempts) == 3
+
+
 def test_killed_between_writing_down_and_submitting(tmp_path):
     job, _ = make_job(tmp_path)
     noted = job.state.new_attempt(str(job.folder))

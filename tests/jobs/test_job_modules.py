@@ -77,6 +77,10 @@ def test_arms_share_what_is_alike(experiment):
     others = [change(blocks=2), change(variant="chained"), change(hidden="trunk")]
     others.append(change(warmup=own.warmup.model_copy(update={"steps": 31})))
     assert len({modules_folder(one) for one in [experiment, *others]}) == 5
+    for changed in ({"max_prompt_length": 99}, {"max_response_length": 99}, {"prompt_style": "boxed"}):
+        data = experiment.data.model_copy(update=changed)  # other solutions fit, or are shown otherwise
+        others.append(experiment.model_copy(update={"data": data}))
+    assert len({modules_folder(one) for one in [experiment, *others]}) == 8
 
 
 def test_nothing_to_do(experiment, tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from job_fixtures import experiments
 
 from rlvr.cli import main
+from rlvr.engines.jobs.costs import summary
 from rlvr.engines.jobs.experiments import Experiment, GPUHours
 from rlvr.engines.jobs.hardware import CARDS, MODELS
 from rlvr.engines.jobs.plan import (
@@ -124,19 +125,18 @@ def test_tokens_and_disk():
     assert critic.disk == 2 * plan(PAPER.get("mpo-qwen1.5b-gsm8k-grpo")).disk
 
 
-def test_modules_cost_memory_time_and_disk():
-    with_modules, without = (
-        plan(PAPER.get("mpo-qwen1.5b-gsm8k-mpo")),
-        plan(PAPER.get("mpo-qwen1.5b-gsm8k-ppo")),
-    )
+@pytest.mark.parametrize(("train", "checkpoint", "state"), [("cross_entropy", 12, 16), ("none", 4, 4)])
+def test_modules_cost_memory_time_and_disk(train, checkpoint, state):
+    """Bytes a parameter: float32, and where they learn, both moments and, in memory, the gradient."""
+    experiment, without = PAPER.get("mpo-qwen1.5b-gsm8k-mpo"), plan(PAPER.get("mpo-qwen1.5b-gsm8k-ppo"))
+    modules = experiment.mtp.model_copy(update={"train": train})
+    with_modules = plan(experiment.model_copy(update={"mtp": modules}))
     # four of a layer and a head each: 0.047e9 + 151936 * 1536 parameters
     parameters = 4 * (46.8e6 + 151936 * 1536)
-    assert with_modules.disk - without.disk == pytest.approx(3 * 12 * parameters, rel=0.01)
-    assert with_modules.memory[0] - without.memory[0] == pytest.approx(16 * parameters / 8, rel=0.01)
+    assert with_modules.disk - without.disk == pytest.approx(3 * checkpoint * parameters, rel=0.01)
+    assert with_modules.memory[0] - without.memory[0] == pytest.approx(state * parameters / 8, rel=0.01)
     assert with_modules.memory[1] > without.memory[1] + 4 * parameters
     assert with_modules.hours[0] > without.hours[0]
-    two = plan(PAPER.get("mpo-qwen1.5b-gsm8k-mpo_k2"))
-    assert two.disk - without.disk == pytest.approx(3 * 12 * parameters / 4, rel=0.01)
 
 
 def test_limits():
@@ -150,7 +150,7 @@ def test_limits():
 
 @pytest.mark.parametrize("scale", ["paper", "one_gpu"])
 def test_the_table(capsys, scale):
-    assert main(["plan", scale]) == 0
+    assert main(["plan", scale]) == (scale == "paper")  # IBPO at 32B is refused there
     shown = capsys.readouterr().out
     for name in experiments(scale).names:
         assert name in shown
@@ -161,12 +161,27 @@ def test_the_command_refuses(capsys, monkeypatch):
     assert main(["plan", "nothing"]) == 2
     assert "allowed are one_gpu, paper" in capsys.readouterr().err
     assert main(["plan", "paper", "--only", "xyz"]) == 2
+    capsys.readouterr()
     assert main(["plan", "paper", "--only", "nfpo-8b-*", "--gpus", "7"]) == 2
-    assert "must be a multiple of the 7 GPUs" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("rlvr: nfpo-8b-grpo on 7 x H200:\n  together: ")
+    assert "must be a multiple of the 7 GPUs" in said and "pydantic" not in said
     file = PAPER.model_copy(update={"max_gpu_hours": GPUHours(experiment=1000, total=100)})
     monkeypatch.setattr("rlvr.engines.jobs.experiments.load_experiments", lambda path: file)
     assert main(["plan", "paper", "--only", "nfpo-8b-*"]) == 1
     assert "REFUSED: together up to" in capsys.readouterr().err
+
+
+def test_what_is_refused_is_summed_apart(capsys):
+    assert main(["plan", "paper", "--only", "ibpo-32b-shaping_only"]) == 1
+    assert main(["plan", "paper", "--only", "nfpo-1.7b-nfpo"]) == 0
+    assert "of them within" not in capsys.readouterr().out.partition("nfpo-1.7b-nfpo")[2]
+    plans = [plan(PAPER.get(name)) for name in ("nfpo-1.7b-nfpo", "ibpo-32b-shaping_only")]
+    first, second, *_ = summary(plans, plans[1:])
+    assert first.startswith("2 experiments that verl can run: ")
+    assert second.startswith("1 of them within max_gpu_hours.experiment: ")
+    alone = summary(plans[:1])[0]
+    assert second.partition(": ")[2] == alone.partition(": ")[2]
 
 
 def test_other_hardware(capsys):

@@ -46,6 +46,20 @@ def test_versions(ready, monkeypatch):
     assert start.faults([*ready, "trainer.device=cpu"]) == []
 
 
+def test_flash_attention_where_it_is_needed(ready, tmp_path, monkeypatch):
+    monkeypatch.setattr(start, "find_spec", lambda name: None)
+    monkeypatch.setattr(start, "GPU", tmp_path / "no gpu")
+    assert start.faults(ready) == []
+    monkeypatch.setattr(start, "GPU", tmp_path)  # a GPU
+    (fault,) = start.faults(ready)
+    assert fault.startswith("flash_attn is not installed here")
+    padded = "actor_rollout_ref.model.use_remove_padding=False"
+    assert start.faults([*ready, padded]) == [] and padded in fault
+    assert start.faults([*ready, "trainer.device=cpu"]) == []
+    monkeypatch.setattr(start, "find_spec", lambda name: name)
+    assert start.faults(ready) == []
+
+
 def test_model_data_and_disk(ready, tmp_path, monkeypatch):
     (tmp_path / "model" / "config.json").unlink()
     (fault,) = start.faults(ready)

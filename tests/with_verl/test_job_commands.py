@@ -58,6 +58,10 @@ def test_what_verl_composes_is_what_the_experiment_says(name):
         found = OmegaConf.select(config, setting)
         found = tuple(found) if OmegaConf.is_list(found) else found
         assert found == values[key], (key, setting)
+    for key, setting in command.CRITIC.items() if experiment.critic else ():
+        found = OmegaConf.select(config, setting)
+        found = tuple(found) if OmegaConf.is_list(found) else found
+        assert found == getattr(experiment.critic, key), (key, setting)
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     assert actor.ppo_mini_batch_size * rollout.n == experiment.update.minibatch_responses
     assert config.algorithm.rollout_correction.bypass_mode is not experiment.update.recompute
@@ -70,6 +74,8 @@ def test_what_verl_composes_is_what_the_experiment_says(name):
         assert actor.loss_scale_factor == experiment.data.max_response_length
     assert config.trainer.total_epochs >= config.trainer.total_training_steps
     assert {config.data.seed, rollout.seed, actor.data_loader_seed, actor.fsdp_config.seed} == {3}
+    if experiment.critic:
+        assert {config.critic.data_loader_seed, config.critic.fsdp.seed} == {3}
     assert isinstance(config.data.train_files, str)
     assert len(config.data.val_files) == len(experiment.validation.benchmarks)
 
@@ -85,7 +91,8 @@ def test_values_called_verls_default_are(stock):
             key = ".".join(place[-2:])
             value = dict(leaves(file.settings[setting].model_dump()))
             if place[0] == "arms":
-                value = {key: dict(leaves(file.settings[setting].arms[place[1]].change))[key]}
+                arm = file.settings[setting].arms[place[1]]
+                value = dict(leaves({**arm.change, "parameters": arm.parameters}))
             default = verls(stock, key)
             assert value[key] == default, (path, value[key], default)
             compared += 1
@@ -104,13 +111,17 @@ def verls(stock, key):
         "update.recompute": not stock.algorithm.rollout_correction.bypass_mode,
         "update.divide_by_std": stock.algorithm.norm_adv_by_std_in_grpo,
         "update.kl_coef": 0.0 if not stock.actor_rollout_ref.actor.use_kl_loss else None,
+        "parameters.clip_low": stock.actor_rollout_ref.actor.clip_ratio_low,
+        "parameters.clip_high": stock.actor_rollout_ref.actor.clip_ratio_high,
+        "parameters.dual_clip": stock.actor_rollout_ref.actor.clip_ratio_c,
         "update.offload": stock.actor_rollout_ref.actor.fsdp_config.param_offload,
     }
     if key in special:
         return special[key]
     if key == "evaluation.temperature":  # by another program, with what verl validates with
         key = "validation.temperature"
-    value = OmegaConf.select(stock, command.KEYS[key])
+    names = command.KEYS | {f"critic.{name}": verl for name, verl in command.CRITIC.items()}
+    value = OmegaConf.select(stock, names[key])
     return tuple(value) if OmegaConf.is_list(value) else value
 
 

@@ -43,7 +43,9 @@ File = Annotated[
     str | None,
     typer.Option("--file", metavar="YAML", help="File of experiments (default: all of pipelines/scales)."),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Default: the experiment's first.")]
+Seed = Annotated[
+    int | None, typer.Option("--seed", metavar="N", help="0 to 4294967295; default: the experiment's first.")
+]
 Root = Annotated[
     str | None,
     typer.Option(
@@ -55,7 +57,10 @@ Model = Annotated[
     typer.Option("--model", metavar="DIR", help="The model's folder, in place of its name on the hub."),
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of verl; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A setting of verl beside the experiment's; repeatable."
+    ),
 ]
 Address = Annotated[
     str | None,
@@ -97,7 +102,18 @@ class Choice:
         return found[0]
 
     def seed_of(self, experiment: Experiment) -> int:
+        if self.seed is not None and not 0 <= self.seed < 2**32:
+            raise ValueError(
+                f"--seed {self.seed}: allowed are 0 to {2**32 - 1}; those of {experiment.name} are "
+                f"{list(experiment.seeds)}"
+            )
         return experiment.seeds[0] if self.seed is None else self.seed
+
+    def settings_of(self, experiment: Experiment) -> list[str]:
+        from rlvr.engines.jobs.asked import check_settings
+
+        check_settings(self.settings or [], experiment)
+        return self.settings or []
 
     @property
     def folder(self) -> Path:
@@ -116,7 +132,7 @@ class Choice:
         environment = pass_through(env or [])
         if other_versions:
             environment["RLVR_OTHER_VERSIONS"] = "1"
-        seed, settings = self.seed_of(experiment), self.settings or []
+        seed, settings = self.seed_of(experiment), self.settings_of(experiment)
         return Job(experiment, seed, self.folder, self.model_path, settings, environment, say), file
 
 
@@ -166,9 +182,8 @@ def show(choice: Choice) -> int:
     from rlvr.engines.jobs.redaction import check_no_secret
 
     _, found = choice.find()
-    words = overrides(
-        found, choice.seed_of(found), str(choice.folder), choice.model_path, choice.settings or []
-    )
+    settings = choice.settings_of(found)
+    words = overrides(found, choice.seed_of(found), str(choice.folder), choice.model_path, settings)
     check_no_secret(words)
     print(shell_command(words, environment_of(found)))
     return 0

@@ -50,7 +50,8 @@ def plan(
     """What the experiments of a scale cost, before anything is launched.
 
     A line per experiment: seconds a step, hours, GPU-hours, memory, disk and tokens, as bands, per seed.
-    Exit code 1 if what can be run costs more than max_gpu_hours of the scale file.
+    Exit code 1 if one that can be run costs more than max_gpu_hours of the scale file, or those within it do
+    together.
     """
     from rlvr.engines.jobs.costs import on_hardware, summary, table
     from rlvr.engines.jobs.experiments import load_experiments
@@ -68,15 +69,15 @@ def plan(
     runnable = [p for p in plans if p.needs is None]
     print(table(plans).to_string(index=False))
     print()
-    for line in summary(runnable):
+    refused = [p for p in runnable if p.gpu_hours[1] > file.max_gpu_hours.experiment]
+    affordable = [p for p in runnable if p not in refused]
+    for line in summary(runnable, refused):
         print(line)
     for reason in dict.fromkeys(p.needs for p in plans if p.needs):
         print(f"- not counted, needs {reason}: {', '.join(p.name for p in plans if p.needs == reason)}")
-    affordable = [p for p in runnable if p.gpu_hours[1] <= file.max_gpu_hours.experiment]
-    for p in runnable:
-        if p not in affordable:
-            print(f"- refused: {refusals([p], file.max_gpu_hours)[0]}")
+    for p in refused:
+        print(f"- refused: {refusals([p], file.max_gpu_hours)[0]}")
     over = refusals(affordable, file.max_gpu_hours)
     for line in over:
         print(f"REFUSED: {line}", file=sys.stderr)
-    return 1 if over else 0
+    return 1 if refused or over else 0

@@ -7,7 +7,7 @@ learning rate that would be a mixture of two trainings, or the old one under a n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 STEPS = "trainer.total_training_steps"
 SCHEDULE = "actor_rollout_ref.actor.optim.lr_scheduler_type"
+#: Files and folders: the name counts, not where it lies.
+PATHS = re.compile(r"data\.train_files|(?:.*\.)?model\.path|.*\.policy_loss\.mtp\.start")
 #: Where things lie, how they are shared out, what is looked at: another value changes no update.
 HARMLESS = re.compile(
-    r"trainer\.(?!critic_warmup|use_v1|v1\.trainer_mode).*|ray_kwargs\..*|hydra\..*|data\.val_files"
+    r"trainer\.(?!critic_warmup|use_v1|v1(?:\.|$)).*|trainer\.v1\.\w+\.records_\w+"
+    r"|ray_kwargs\..*|hydra\..*|data\.val_files"
     r"|.*\.val_kwargs\..*|(?:.*\.)?num_workers|.*\.(?:enforce_eager|max_num_batched_tokens)"
     r"|.*\.(?:tensor_model_parallel_size|gpu_memory_utilization|max_num_seqs)"
     r"|.*\.(?:ppo_max_token_len_per_gpu|ulysses_sequence_parallel_size|param_offload|optimizer_offload)"
@@ -63,13 +66,43 @@ def _counts(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> bool:
 
 
 def _values(words: Sequence[str]) -> dict[str, str]:
-    """Of several overrides for one name the last; words without ``=`` are the program."""
-    found = {}
+    """Of several overrides for one name the last, of a mapping each of its leaves; words without ``=`` are
+    the program."""
+    found: dict[str, str] = {}
     for word in words:
         name, given, value = word.partition("=")
         if given:
-            found[name.lstrip("+~")] = value
-    for name in found:  # of a file or a folder its name counts, not where it lies
-        if name == "data.train_files" or name.endswith("model.path"):
+            found |= dict(_leaves(name.lstrip("+~"), value))
+    for name in found:
+        if PATHS.fullmatch(name):
             found[name] = PurePosixPath(found[name].strip("'\"")).name
     return found
+
+
+def _leaves(name: str, value: str) -> Iterator[tuple[str, str]]:
+    """A mapping in Hydra's grammar, ``{a:1,b:{c:2}}``, as one name for each of its values."""
+    if not (value.startswith("{") and value.endswith("}")):
+        yield name, value
+        return
+    for item in _split(value[1:-1]):
+        key, _, inner = item.partition(":")
+        yield from _leaves(f"{name}.{key.strip()}", inner.strip())
+
+
+def _split(text: str) -> Iterator[str]:
+    """At commas that are in no quotes and no brackets."""
+    depth, quote, start = 0, "", 0
+    for at, c in enumerate(text):
+        if quote:
+            quote = "" if c == quote and text[at - 1] != "\\" else quote
+        elif c in "'\"":
+            quote = c
+        elif c in "[{":
+            depth += 1
+        elif c in "]}":
+            depth -= 1
+        elif c == "," and not depth:
+            yield text[start:at]
+            start = at + 1
+    if text[start:].strip():
+        yield text[start:]

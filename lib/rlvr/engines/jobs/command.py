@@ -99,10 +99,12 @@ def data_files(experiment: Experiment, root: str = "runs") -> tuple[str, list[st
 
 
 def modules_folder(experiment: Experiment, root: str = "runs") -> PurePosixPath:
-    """Of modules that were warmed up before the job: those of one model and kind are shared by its arms."""
-    own = experiment.mtp
+    """Of modules that were warmed up before the job: those of one model and kind are shared by its arms, and
+    by settings that show the solutions alike (:func:`rlvr.engines.jobs.modules.pairs_of`)."""
+    own, data = experiment.mtp, experiment.data
     model = experiment.model.rpartition("/")[2]
-    identity = fingerprint(own.warmup.model_dump())
+    shown = [data.prompt_style, data.max_prompt_length, data.max_response_length]
+    identity = fingerprint([own.warmup.model_dump(mode="json"), *shown])
     name = f"{model}-{own.variant}-{own.hidden}-k{own.blocks}-{identity[:8]}"
     return PurePosixPath(root) / experiment.scale / "modules" / name
 
@@ -187,6 +189,8 @@ def overrides(
             "critic.model.path": values[f"{MODEL}.path"],
             "critic.ppo_max_token_len_per_gpu": 2 * update.tokens_per_gpu,  # no logits: verl's proportion
             "critic.optim.clip_grad": update.grad_clip,
+            "critic.data_loader_seed": seed,
+            "critic.fsdp.seed": seed,
             "critic.fsdp.param_offload": update.offload,
             "critic.fsdp.optimizer_offload": update.offload,
             "trainer.max_critic_ckpt_to_keep": experiment.checkpoints.keep,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
+from pydantic import ValidationError
 
+from rlvr.config import fault_lines
 from rlvr.engines.jobs.experiments import Experiment
 from rlvr.engines.jobs.hardware import CARDS
 from rlvr.engines.jobs.plan import HIGH, LOW, Plan
@@ -27,7 +29,13 @@ def on_hardware(experiment: Experiment, gpu: str | None, gpus: int | None) -> Ex
     if gpus is not None:
         changed |= {"gpus_per_node": min(gpus, 8), "nodes": max(1, gpus // 8)}
     changed = hardware.model_dump() | changed
-    return Experiment.model_validate(experiment.model_dump() | {"hardware": Hardware(**changed).model_dump()})
+    try:
+        return Experiment.model_validate(
+            experiment.model_dump() | {"hardware": Hardware(**changed).model_dump()}
+        )
+    except ValidationError as error:
+        where = f"{experiment.name} on {changed['nodes'] * changed['gpus_per_node']} x {changed['gpu']}"
+        raise ValueError(f"{where}:\n{fault_lines(error, 'together')}") from None
 
 
 def table(plans: Sequence[Plan]) -> pd.DataFrame:
@@ -50,18 +58,26 @@ def table(plans: Sequence[Plan]) -> pd.DataFrame:
     )
 
 
-def summary(plans: Sequence[Plan]) -> list[str]:
-    """What the plans add up to, and by which assumptions."""
-    total = [sum(p.gpu_hours[end] * p.seeds for p in plans) for end in (0, 1)]
-    once = [sum(p.gpu_hours[end] for p in plans) for end in (0, 1)]
+def summary(plans: Sequence[Plan], refused: Sequence[Plan] = ()) -> list[str]:
+    """What the plans add up to, without those that are ``refused``, and by which assumptions."""
+    names = {p.name for p in refused}
+    allowed = [p for p in plans if p.name not in names]
+    lines = [_sum(plans, "experiments that verl can run")]
+    if refused:
+        lines.append(_sum(allowed, "of them within max_gpu_hours.experiment"))
     return [
-        f"{len(plans)} experiments that verl can run: {_band(*once)} GPU-hours with one seed each, "
-        f"{_band(*total)} with all seeds",
+        *lines,
         f"low to high: {LOW.flops:.0%} to {HIGH.flops:.0%} of the peak FLOPs in training, "
         f"{LOW.bandwidth:.0%} to {HIGH.bandwidth:.0%} of the bandwidth and {1e3 * LOW.token:.0f} to "
         f"{1e3 * HIGH.token:.0f} ms a token in writing, {LOW.step:.0f} to {HIGH.step:.0f} s around a step, "
         "and the expected response lengths of the scale file; the model is in lib/rlvr/engines/jobs/plan.py",
     ]
+
+
+def _sum(plans: Sequence[Plan], what: str) -> str:
+    total = [sum(p.gpu_hours[end] * p.seeds for p in plans) for end in (0, 1)]
+    once = [sum(p.gpu_hours[end] for p in plans) for end in (0, 1)]
+    return f"{len(plans)} {what}: {_band(*once)} GPU-hours with one seed each, {_band(*total)} with all seeds"
 
 
 def _band(low: float, high: float) -> str:

@@ -58,6 +58,7 @@ class Setting(_Section):
     data: Data
     rollout: Rollout
     update: Update
+    critic: Critic | None = None  # of the arms that have one
     validation: Validation
     evaluation: Evaluation
     checkpoints: Checkpoints
@@ -108,7 +109,7 @@ class Experiment(_Section):
     def _fits(self) -> Experiment:
         rollout, update, gpus = self.rollout, self.update, self.hardware.gpus
         n = rollout.responses_per_prompt
-        if n < 2 and objectives.get(self.objective).advantages != "critic":
+        if n < 2 and not _has_critic(self.objective):
             raise ValueError(f"responses_per_prompt={n} must be at least 2: a group of one has no advantage")
         if update.minibatch_responses % n:
             raise ValueError(
@@ -295,8 +296,13 @@ def _experiment(scale: str, name: str, setting: Setting, arm: Arm) -> Experiment
             "method": arm.method,
             "counterfactual": arm.counterfactual,
             "mtp": arm.mtp,
+            "critic": setting.critic if _has_critic(arm.objective) else None,
         }
     )
+
+
+def _has_critic(objective: str) -> bool:
+    return objectives.get(objective).advantages == "critic"
 
 
 def _check_objective(experiment: Experiment) -> None:
@@ -330,3 +336,5 @@ def _check_objective(experiment: Experiment) -> None:
         return
     one = torch.full((1, 1), -1.0)
     objective(one, one, one, torch.ones(1, 1), loss_agg_mode=experiment.update.loss_agg_mode, **given)
+    if _has_critic(objective.name) and experiment.critic is None:
+        raise ValueError(f"critic=None: {objective.name} has one; allowed is a section `critic`")

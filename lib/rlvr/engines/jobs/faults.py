@@ -31,7 +31,9 @@ FAULTS = (
     ),
     _fault(
         "disk full",
-        r"No space left on device|Errno 28\b|Disk quota exceeded|ObjectStoreFullError",
+        r"No space left on device|Errno 28\b|Disk quota exceeded|ObjectStoreFullError"
+        # torch.save does not hand on the system's own words
+        r"|inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing",
         "the disk of the checkpoints or of Ray's temporary files (/tmp/ray) is full: free space, lower "
         "checkpoints.keep, or start Ray with --temp-dir on a larger disk",
     ),
@@ -82,7 +84,8 @@ FAULTS = (
     _fault(
         "not installed",
         r"No module named "
-        r"'?(?P<what>(verl|vllm|rlvr|ray|transformers|flash_attn|transfer_queue|tensordict)\b[\w.]*)",
+        r"'?(?P<what>(verl|vllm|rlvr|ray|transformers|flash_attn|transfer_queue|tensordict)\b[\w.]*)"
+        r"|FlashAttention\d? has been toggled on, but it cannot be used|flash_attn seems to be not installed",
         "install the environment of docs/cluster.md on every node, and start Ray in it",
     ),
     _fault(
@@ -118,7 +121,7 @@ FAULTS = (
     _fault(
         "driver or GPU fault",
         r"CUDA error: (?!out of memory)|uncorrectable ECC|Xid \d+|CUDA driver version is "
-        r"insufficient|no CUDA-capable device",
+        r"insufficient|NVIDIA driver on your system is too old|no CUDA-capable device",
         "`nvidia-smi` on that node; a driver that is too old for torch 2.11.0 (CUDA 13) or a broken card; "
         + RESUME,
     ),

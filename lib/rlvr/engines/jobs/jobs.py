@@ -25,6 +25,7 @@ from rlvr.engines.jobs.start import FREE
 from rlvr.engines.jobs.state import JobState
 
 START = ("python", "-m", "rlvr.engines.jobs.start")
+RUNS = ("PENDING", "RUNNING")
 KEPT_LINES = 20_000  # of the log, to find out why a job died
 
 
@@ -120,8 +121,9 @@ class Job:
         self._watch(client, attempt["id"], **follow)
 
     def logs(self, connect: Callable[[], Client], raw: bool = False, **follow: object) -> None:
-        """Attach to the last attempt, from the beginning of its log."""
-        self._watch(connect(), self._last()["id"], raw=raw, **follow)
+        """Attach to the attempt that runs, else to the last one, from the beginning of its log."""
+        client = connect()
+        self._watch(client, self._newest(client)[0]["id"], raw=raw, **follow)
 
     def keep_log(self, connect: Callable[[], Client]) -> None:
         """:meth:`logs`, if the last attempt came to its end while nobody followed it to there.
@@ -133,8 +135,9 @@ class Job:
                 self.logs(connect)
 
     def stop(self, connect: Callable[[], Client]) -> None:
-        client, name = connect(), self._last()["id"]
-        status = ray_client.status_of(client, name)
+        client = connect()
+        attempt, status = self._newest(client)
+        name = attempt["id"]
         if status is None or status in ENDED:
             self.say(f"{name} does not run ({status or 'not known to this cluster'}); {self._where()}")
             return
@@ -146,8 +149,10 @@ class Job:
         if state.last is None:
             self.say(f"{state.values['job']}: not submitted")
             return
+        attempt = state.last
         try:
-            status = ray_client.status_of(connect(), state.last["id"]) or "not known to this cluster"
+            attempt, status = self._newest(connect())
+            status = status or "not known to this cluster"
         except (ray_client.NoRay, *LOST) as error:
             status = f"unknown: {error}"
         steps, reached, logged = state.values["steps"], state.reached, state.logged
@@ -156,8 +161,8 @@ class Job:
             f"{state.values['job']}: {verdict}; last checkpoint {reached} of {steps}, last metrics {logged}"
         )
         self.say(
-            f"  attempt {len(state.attempts)}, {state.last['id']}, from step {state.last['from_step']}: "
-            f"{status}"
+            f"  attempt {state.attempts.index(attempt) + 1} of {len(state.attempts)}, {attempt['id']}, from "
+            f"step {attempt['from_step']}: {status}"
         )
         self.say(f"  {self._where()}")
 
@@ -165,19 +170,37 @@ class Job:
 
     @property
     def _kept_log(self) -> Path:
-        return self.folder / f"log-{len(self.state.attempts)}.txt"
+        """Of the last attempt."""
+        return self._log_of(self.state.last)
+
+    def _log_of(self, attempt: dict | None) -> Path:
+        number = self.state.attempts.index(attempt) + 1 if attempt else 0
+        return self.folder / f"log-{number}.txt"
+
+    def _newest(self, client: Client) -> tuple[dict, str | None]:
+        """(the newest attempt that runs on this cluster, its status); else the last one.
+
+        A submission elsewhere, which ends at once because this job runs, is an attempt too.
+        """
+        last = self._last()
+        found = (last, ray_client.status_of(client, last["id"]))
+        if found[1] in RUNS:
+            return found
+        for attempt in reversed(self.state.attempts[:-1]):
+            if (status := ray_client.status_of(client, attempt["id"])) in RUNS:
+                return attempt, status
+        return found
 
     def _living(self, client: Client) -> dict | None:
-        """The last attempt, if it still runs; one that was written down but never arrived is sent again."""
-        last = self.state.last
-        if last is None:
+        """The attempt that still runs; a last one that was written down but never arrived is sent again."""
+        if self.state.last is None:
             return None
-        status = ray_client.status_of(client, last["id"])
-        if status in ("PENDING", "RUNNING"):
-            self.say(f"attached to {last['id']}, which was submitted before")
-            return last
-        if status is None and not last.get("accepted"):
-            return self._send(client, last)
+        attempt, status = self._newest(client)
+        if status in RUNS:
+            self.say(f"attached to {attempt['id']}, which was submitted before")
+            return attempt
+        if status is None and not attempt.get("accepted"):
+            return self._send(client, attempt)
         return None
 
     def _launch(self, client: Client) -> dict:
@@ -219,7 +242,7 @@ class Job:
         progress = Progress(self.state.values["steps"])
         lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.folder.mkdir(parents=True, exist_ok=True)
-        kept = self._kept_log
+        kept = self._log_of(next(attempt for attempt in self.state.attempts if attempt["id"] == name))
         partial = kept.with_suffix(".part")
         with open(partial, "w", encoding="utf-8") as log:
 

@@ -192,8 +192,9 @@ def training_seconds(
     passes = 2 * (experiment.update.recompute + critic + (experiment.update.kl_coef > 0))
     attention = 2 * model.layers * model.heads * model.head_dim * (PROMPT + mean)  # beside 2 N, causal
     flops = tokens * (trained + passes) * (model.active_parameters + attention / 2)
-    # the modules: trained, and a pass for their old log-probs
-    flops += tokens * (8 * experiment.update.epochs + 2) * _module_parameters(experiment, model)
+    # the modules: trained, or a pass without gradients, and one more for their old log-probs
+    each = 8 if _modules_learn(experiment) else 2
+    flops += tokens * (each * experiment.update.epochs + 2) * _module_parameters(experiment, model)
     return flops / (card.flops * a.flops * experiment.hardware.gpus)
 
 
@@ -259,10 +260,15 @@ def _module_parameters(experiment: Experiment, model: Model) -> float:
     return (experiment.mtp.blocks - 1) * (layer + head)
 
 
+def _modules_learn(experiment: Experiment) -> bool:
+    return experiment.mtp is not None and experiment.mtp.learns
+
+
 def _checkpoint_bytes(experiment: Experiment, model: Model) -> float:
-    """float32 weights and both moments of Adam; a critic has its own."""
+    """float32 weights and both moments of Adam; a critic has its own. Of modules that stay, the weights."""
     critic = objectives.get(experiment.objective).advantages == "critic"
-    return 12 * (model.parameters * (2 if critic else 1) + _module_parameters(experiment, model))
+    modules = (12 if _modules_learn(experiment) else 4) * _module_parameters(experiment, model)
+    return 12 * model.parameters * (2 if critic else 1) + modules
 
 
 def _memory(experiment: Experiment, model: Model, card: Card) -> tuple[float, float]:
@@ -270,7 +276,8 @@ def _memory(experiment: Experiment, model: Model, card: Card) -> tuple[float, fl
 
     State is float32: weights, gradients, two moments, sharded over all GPUs. An update adds one layer in
     bfloat16, the input of every layer, and the logits of a micro-batch: bfloat16, float32 and its gradient.
-    MTP modules are gathered as a whole, with their gradients, and have their logits one after the other.
+    MTP modules are gathered as a whole, with their gradients if they learn, and have their logits one after
+    the other.
     """
     update = experiment.update
     critic = objectives.get(experiment.objective).advantages == "critic" and not update.offload
@@ -278,7 +285,7 @@ def _memory(experiment: Experiment, model: Model, card: Card) -> tuple[float, fl
         16 * model.parameters * (2 if critic else 1) / experiment.hardware.gpus
     )  # offloaded: one at a time
     modules, tokens = _module_parameters(experiment, model), update.tokens_per_gpu
-    state += 16 * modules / experiment.hardware.gpus
+    state += (16 if _modules_learn(experiment) else 4) * modules / experiment.hardware.gpus
     inputs = 2 * model.layers * tokens * model.hidden
     inside = 2 * tokens * (4 * model.hidden + 3 * model.intermediate)  # of the layer that is computed again
     logits = tokens * model.vocabulary * (2 + 4 + 4)

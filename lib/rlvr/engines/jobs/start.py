@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from rlvr.engines.jobs.command import ENTRY, MODEL
@@ -21,6 +22,7 @@ from rlvr.engines.jobs.progress import checkpoint_step
 
 #: What ``verl[vllm]`` 0.9.1 pins. The build of vLLM for CPU has versions of its own.
 TESTED = {"verl": "0.9.1", "vllm": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"}
+GPU = Path("/dev/nvidiactl")  # of a machine with an NVIDIA driver
 FREE = "RLVR_DISK_GB"  # free space that the checkpoints need, from the plan
 
 
@@ -30,6 +32,7 @@ def faults(words: list[str]) -> list[str]:
     given = {name: value.strip("'\"") for name, value in pairs}
     return [
         *_versions(given),
+        *_attention(given),
         *_model(given.get(f"{MODEL}.path", "")),
         *_files(given),
         *_disk(given.get("trainer.default_local_dir", ".")),
@@ -54,6 +57,18 @@ def _versions(given: dict[str, str]) -> list[str]:
                 "submit with --other-versions and look twice at the first steps"
             )
     return out
+
+
+def _attention(given: dict[str, str]) -> list[str]:
+    """verl's default is use_remove_padding=True, whose rows without padding flash-attn alone takes."""
+    unpadded = given.get(f"{MODEL}.use_remove_padding", "True").lower() != "false"
+    if not unpadded or given.get("trainer.device") == "cpu" or not GPU.exists() or find_spec("flash_attn"):
+        return []
+    return [
+        f"flash_attn is not installed here ({sys.prefix}): pip install flash-attn==2.8.3 "
+        f"--no-build-isolation on every node, or submit with --set {MODEL}.use_remove_padding=False "
+        f"--set +{MODEL}.override_config.attn_implementation=sdpa (slower)"
+    ]
 
 
 def _model(path: str) -> list[str]:

@@ -176,7 +176,7 @@ class MtpEngine(FSDPEngineWithLMHead):
         self.stack.train(self.module.training)
         with torch.set_grad_enabled(training and self.modules.learns):
             said, likeliest = self.stack(hidden, embedded, self._seen["arguments"], entries)
-        if not training:
+        if not (training and self.modules.learns):  # no backward pass will
             self.stack.reshard()
         offsets = micro_batch["input_ids"].offsets()
         tokens = len(micro_batch["input_ids"].values())
