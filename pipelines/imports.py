@@ -17,6 +17,7 @@ PACKAGE = "rlvr"
 ONLY_MOVES_DATA = {
     "rlvr.notebook": "progress and display; no number passes through it",
     "rlvr.config": "reads parameters, which are inputs by value; a wrong one is an error",
+    "rlvr.config_analyses": "as rlvr.config",
     "rlvr.config_base": "as rlvr.config",
     "rlvr.config_corrections": "as rlvr.config",
     "rlvr.config_mtp": "as rlvr.config",
