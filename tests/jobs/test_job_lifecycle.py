@@ -101,11 +101,17 @@ def test_it_goes_on_from_the_last_checkpoint_with_metrics_of_their_own(tmp_path)
     assert [attempt["from_step"] for attempt in again.state.attempts] == [0, 75]
 
 
-def test_who_was_killed_attaches_instead_of_submitting_again(tmp_path):
+def unwatched(tmp_path):
+    """The cluster on which a job runs whose submitter was killed after its first step."""
     job, _ = make_job(tmp_path)
     ray = FakeRay([step_line(1) + "\n", KeyboardInterrupt(), *finished(job)])
     with pytest.raises(KeyboardInterrupt):
         submit(job, ray)
+    return ray
+
+
+def test_who_was_killed_attaches_instead_of_submitting_again(tmp_path):
+    ray = unwatched(tmp_path)
     again, said = make_job(tmp_path)
     submit(again, ray)
     assert len(ray.submitted) == 1
@@ -115,10 +121,7 @@ def test_who_was_killed_attaches_instead_of_submitting_again(tmp_path):
 @pytest.fixture
 def running_first(tmp_path):
     """(cluster on which attempt 1 runs, unwatched; attempt 2 was sent to another one and ended there)."""
-    job, _ = make_job(tmp_path)
-    ray = FakeRay([step_line(1) + "\n", KeyboardInterrupt(), *finished(job)])
-    with pytest.raises(KeyboardInterrupt):
-        submit(job, ray)
+    ray = unwatched(tmp_path)
     second, _ = make_job(tmp_path)
     elsewhere = FakeRay(["rlvr preflight: another job writes into it\n"], statuses=["FAILED"])
     with pytest.raises(JobFailed, match="another job writes into it"):
