@@ -38,8 +38,8 @@ def report_notes(scales: Iterable[Scale]) -> list[str]:
             f"{len(held)} held-out problems are among {LOOKED_AT:,} training problems (numbers and "
             "operations compared, not the wording); splits are by a hash of the content, so that none can be."
         )
-    told = [text for name in TESTS if (text := contamination_note(name, TRAINING_SETS))]
-    clean = [name for name in TESTS if not contamination_note(name, TRAINING_SETS)]
+    found = {name: contamination_note(name, TRAINING_SETS) for name in TESTS}
+    told, clean = [text for text in found.values() if text], [name for name in TESTS if not found[name]]
     notes = list(dict.fromkeys(notes))
     notes += [f"Public benchmarks, of scales that use them: {text}" for text in told]
     notes.append(f"Of {', '.join(clean)} nothing was found in {', '.join(TRAINING_SETS)}.")
