@@ -8,8 +8,11 @@ from pathlib import Path
 from rlvr.engines.jobs.command import data_files
 from rlvr.engines.jobs.experiments import GPUHours, load_experiments
 from rlvr.engines.jobs.jobs import Job
+from rlvr.engines.jobs.rows import write_dataset
+from rlvr.problems import get_task
 from rlvr.problems.benchmarks.catalogue import project_root
 
+PROBLEMS = get_task("word").generate("train", 2, (0, 0), (3, 4))
 LIMIT = GPUHours(experiment=1e6, total=1e6)
 ROOT = project_root()
 
@@ -24,7 +27,8 @@ def make_job(tmp_path, name="nfpo-0.6b-nfpo", **options):
     train, validation = data_files(experiment, str(tmp_path))
     for file in map(Path, (train, *validation)):
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
+        if not file.is_file():
+            write_dataset(file, PROBLEMS, "train")
     return Job(experiment, 0, tmp_path, say=said.append, **options), said
 
 

@@ -269,6 +269,10 @@ def test_what_is_refused_before_anything_is_launched(tmp_path):
     ):
         submit(make_job(tmp_path, model_path="/nowhere")[0], ray)
     for file in (tmp_path / "one_gpu" / "data").iterdir():
+        file.write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match=r"l345.parquet is no parquet file.*prepare .*--force"):
+        submit(job, ray)
+    for file in (tmp_path / "one_gpu" / "data").iterdir():
         file.unlink()
     with pytest.raises(
         ValueError, match=r"train-math_train-l345.parquet does not exist: `rlvr job prepare nfpo-0.6b"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from job_fixtures import experiments
+from pydantic import ValidationError
 
 from rlvr.cli import main
 from rlvr.engines.jobs.costs import summary
@@ -17,6 +18,7 @@ from rlvr.engines.jobs.plan import (
     training_seconds,
     writing_seconds,
 )
+from rlvr.engines.jobs.sections import Expected
 
 PAPER = experiments("paper")
 STATED = [name for name in PAPER.names if PAPER.get(name).expected.stated_hours]
@@ -43,11 +45,10 @@ def test_both_sizes_are_stated():
 @pytest.mark.parametrize("scale", ["paper", "one_gpu"])
 def test_no_band_is_wider_than_a_factor_of_four(scale):
     file = experiments(scale)
-    wide = {}
     for name in file.names:
         low, high = plan(file.get(name)).hours
-        wide[name] = high / low
-    assert max(wide.values()) <= 4 and min(wide.values()) > 1, max(wide, key=wide.get)
+        # of dynamic sampling one thing more is unknown
+        assert 1 < high / low <= (5 if file.get(name).dynamic_sampling else 4), name
 
 
 @pytest.mark.parametrize("scale", ["paper", "one_gpu"])
@@ -187,6 +188,26 @@ def test_what_is_refused_is_summed_apart(capsys):
 def test_other_hardware(capsys):
     assert main(["plan", "paper", "--only", "nfpo-1.7b-nfpo", "--gpu", "A100", "--gpus", "16"]) == 0
     assert "16 x A100" in capsys.readouterr().out
+
+
+def test_groups_that_dynamic_sampling_discards_are_written_too():
+    """Half of the groups are discarded: twice as many responses are written, as many are trained on."""
+    experiment = PAPER.get("mpo-qwen1.5b-gsm8k-dapo")
+    ends = []
+    for share in (0.0, 0.5):
+        expected = experiment.expected.model_copy(update={"discarded_share": (share, share)})
+        ends.append(plan(experiment.model_copy(update={"expected": expected})))
+    responses = experiment.rollout.prompts_per_step * experiment.rollout.responses_per_prompt
+    for before, after, mean in zip(
+        ends[0].tokens, ends[1].tokens, experiment.expected.mean_response_length, strict=True
+    ):
+        assert after - before == pytest.approx(experiment.update.steps * responses * mean)
+    assert ends[0].hours[1] < ends[1].hours[1] < 2 * ends[0].hours[1]
+    assert plan(PAPER.get("mpo-qwen1.5b-gsm8k-grpo")).hours < plan(experiment).hours
+    with pytest.raises(ValidationError, match=r"expected.discarded_share=None: .*two shares, low and high"):
+        Experiment(**{**dict(experiment), "expected": Expected(mean_response_length=(250, 700))})
+    with pytest.raises(ValidationError, match="discarded_share: allowed are shares below 1"):
+        Expected(mean_response_length=(1, 2), discarded_share=(0.5, 1.0))
 
 
 def test_corrections_are_written_and_trained_on_too():

@@ -69,7 +69,13 @@ def test_model_data_and_disk(ready, tmp_path, monkeypatch):
     (fault,) = start.faults(ready)
     assert "GB free, the checkpoints need 1000000000 GB" in fault
     monkeypatch.delenv(start.FREE)
-    (tmp_path / "one_gpu" / "data" / "validate-amc23.parquet").unlink()
+    file = tmp_path / "one_gpu" / "data" / "validate-amc23.parquet"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    (fault,) = start.faults(ready)
+    assert "validate-amc23.parquet is no parquet file, or one that was cut short" in fault
+    assert "rlvr job prepare EXPERIMENT --force" in fault
+    file.unlink()
     (fault,) = start.faults(ready)
     assert "validate-amc23.parquet is not here" in fault and "rlvr job prepare" in fault
 

@@ -182,7 +182,7 @@ def overrides(
         values[f"{ACTOR}.kl_loss_coef"] = update.kl_coef
     if update.loss_agg_mode == "seq-mean-token-sum-norm":
         values[f"{ACTOR}.loss_scale_factor"] = experiment.data.max_response_length
-    if experiment.objective == "dapo":  # its dynamic sampling
+    if experiment.dynamic_sampling:
         values |= {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": "acc"}
     if critic:
         values |= {

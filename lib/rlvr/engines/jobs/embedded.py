@@ -150,7 +150,11 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
         checkpoints=Checkpoints(every=train.checkpoint_every, keep=1),
         records=Records(responses=train.records_per_step, every=1, megabytes=200),
         hardware=Hardware(gpu="L4", gpus_per_node=1, nodes=1),
-        expected=Expected(mean_response_length=(1, train.max_new_tokens), wrong_share=(0.0, 1.0)),
+        expected=Expected(
+            mean_response_length=(1, train.max_new_tokens),
+            wrong_share=(0.0, 1.0),
+            discarded_share=(0.0, 0.9),
+        ),
     )
 
 

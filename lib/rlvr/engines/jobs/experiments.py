@@ -105,6 +105,11 @@ class Experiment(_Section):
     hardware: Hardware
     expected: Expected
 
+    @property
+    def dynamic_sampling(self) -> bool:
+        """Whether groups whose rewards are all the same are discarded, and others written for them."""
+        return self.objective == "dapo"
+
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         rollout, update, gpus = self.rollout, self.update, self.hardware.gpus
@@ -143,6 +148,11 @@ class Experiment(_Section):
             raise ValueError(
                 "expected.wrong_share=None: allowed beside counterfactual are two shares, low and high: the "
                 "plan counts corrections by them"
+            )
+        if self.dynamic_sampling and self.expected.discarded_share is None:
+            raise ValueError(
+                f"expected.discarded_share=None: allowed with objective={self.objective} are two shares, low "
+                "and high: the plan counts the groups by them that dynamic sampling writes and discards"
             )
         return self
 

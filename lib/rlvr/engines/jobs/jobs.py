@@ -305,6 +305,7 @@ class Job:
 
     def _check_files(self) -> None:
         from rlvr.engines.jobs.command import data_files
+        from rlvr.engines.jobs.rows import check_dataset
 
         if self.model_path and not (Path(self.model_path) / "config.json").is_file():
             raise ValueError(
@@ -318,6 +319,13 @@ class Job:
                 "files, in the environment of the jobs; submit from a machine that shares this folder with "
                 "the cluster"
             )
+        for name in (train, *validation):
+            try:
+                check_dataset(name)
+            except ValueError as error:
+                raise ValueError(
+                    f"{error}; `rlvr job prepare {self.experiment.name} --force` writes the data files anew"
+                ) from None
 
     def _last(self) -> dict:
         if self.state.last is None:

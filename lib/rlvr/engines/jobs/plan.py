@@ -9,6 +9,7 @@ The model of one step, per GPU:
 - *Training.* ``6 N`` FLOPs a token, ``2 N`` more since activations are computed again, ``2 N`` for each
   pass without gradients (recomputed log-probs, a critic's values), plus attention's, at a share of the
   card's peak.
+- *Dynamic sampling*, where there is any: the groups that it discards are written like those it keeps.
 - *Corrections*, where there are any: a second writing, one after the other, of so many for each response that
   is expected to be wrong; and what they add to training.
 - *Around it.* Weights to the rollout engine, rewards, data: a constant, and the weights over the bus.
@@ -208,10 +209,12 @@ def _end(experiment: Experiment, model: Model, card: Card, which: int) -> tuple[
     trained = responses * (PROMPT + mean)
     if second and experiment.counterfactual.joint:
         trained += second * (_correction_prompt(experiment, mean) + mean)
+    discarded = experiment.expected.discarded_share[which] if experiment.dynamic_sampling else 0.0
+    written = responses / (1 - discarded)
     sync = 2 * model.parameters / (10 * GB)
     offload = 2 * 16 * model.parameters / experiment.hardware.gpus / (10 * GB) if update.offload else 0
     step = (
-        writing_seconds(responses, mean, longest, model, card, experiment, a)
+        writing_seconds(written, mean, longest, model, card, experiment, a)
         + (writing_seconds(second, mean, longest, model, card, experiment, a) if second else 0)
         + training_seconds(trained, mean, model, card, experiment, a)
         + a.step
@@ -228,7 +231,7 @@ def _end(experiment: Experiment, model: Model, card: Card, which: int) -> tuple[
         a.sample + writing_seconds(evaluated, mean, longest, model, card, experiment, a) if evaluated else 0
     )
     seconds = update.steps * step + validating + saving + final
-    return seconds / 3600, step, mean * ((responses + second) * update.steps + validation * times)
+    return seconds / 3600, step, mean * ((written + second) * update.steps + validation * times)
 
 
 def corrections(experiment: Experiment, which: int) -> float:

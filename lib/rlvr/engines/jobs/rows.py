@@ -132,7 +132,10 @@ def check_dataset(path: str | Path) -> int:
     Raises:
         ValueError: names the file, and what is wrong in it.
     """
-    found = pq.read_schema(path)
+    try:
+        found = pq.read_schema(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} is no parquet file, or one that was cut short: {error}") from None
     if missing := [name for name in SCHEMA.names if name not in found.names]:
         raise ValueError(f"{path}: lacks the columns {', '.join(missing)}; has {', '.join(found.names)}")
     for field in SCHEMA:

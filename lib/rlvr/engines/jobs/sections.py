@@ -170,14 +170,16 @@ class Expected(_Section):
     mean_response_length: tuple[Positive, Positive]  # tokens over the training, low and high
     stated_hours: Rate | None = None  # wall time that the paper states for this hardware
     wrong_share: tuple[Share, Share] | None = None  # of the responses, low and high: what is corrected
+    discarded_share: tuple[Share, Share] | None = None  # of the groups, low and high: by dynamic sampling
 
     @model_validator(mode="after")
     def _ordered(self) -> Expected:
-        low, high = self.mean_response_length
-        if low > high:
-            raise ValueError(f"mean_response_length=[{low}, {high}] must be the low one, then the high one")
-        if self.wrong_share is not None and self.wrong_share[0] > self.wrong_share[1]:
-            raise ValueError(f"wrong_share={list(self.wrong_share)} must be the low one, then the high one")
+        for name in ("mean_response_length", "wrong_share", "discarded_share"):
+            band = getattr(self, name)
+            if band is not None and band[0] > band[1]:
+                raise ValueError(f"{name}={list(band)} must be the low one, then the high one")
+        if self.discarded_share is not None and self.discarded_share[1] == 1:
+            raise ValueError("discarded_share: allowed are shares below 1; of nothing no batch is made")
         return self
 
 

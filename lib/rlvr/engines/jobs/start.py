@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rlvr.engines.jobs.command import ENTRY, MODEL
 from rlvr.engines.jobs.progress import checkpoint_step
+from rlvr.engines.jobs.rows import check_dataset
 
 #: What ``verl[vllm]`` 0.9.1 pins. The build of vLLM for CPU has versions of its own.
 TESTED = {"verl": "0.9.1", "vllm": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"}
@@ -93,13 +94,17 @@ def _files(given: dict[str, str]) -> list[str]:
         for key in ("data.train_files", "data.val_files")
         for name in given.get(key, "").strip("[]").split(",")
     ]
-    missing = [name for name in names if name and not Path(name).expanduser().is_file()]
-    if not missing:
-        return []
-    return [
-        f"data file {missing[0]} is not here ({Path.cwd()}): `rlvr job prepare EXPERIMENT` on a file "
-        "system that every node sees, and --root as the cluster sees it"
-    ]
+    for path in (Path(name).expanduser() for name in names if name):
+        if not path.is_file():
+            return [
+                f"data file {path} is not here ({Path.cwd()}): `rlvr job prepare EXPERIMENT` on a file "
+                "system that every node sees, and --root as the cluster sees it"
+            ]
+        try:
+            check_dataset(path)
+        except ValueError as error:
+            return [f"{error}; `rlvr job prepare EXPERIMENT --force` writes the data files anew"]
+    return []
 
 
 def _disk(folder: str) -> list[str]:
