@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_choice, check_floating, check_mask, check_number, describe, usable
+from rlvr.checks import check_choice, check_number, describe
 from rlvr.rewards import check_accuracy
+from rlvr.tensor_checks import check_floating, check_mask, usable
 
 StdKind = Literal["unbiased", "biased", "none"]
 

@@ -8,9 +8,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_binary, describe, usable
+from rlvr.checks import describe
 from rlvr.indicators import as_bits, as_float, select
 from rlvr.ratios import compute_dtype
+from rlvr.tensor_checks import check_binary, usable
 
 POSITIVE_LOG_PROB = 1e-4  # rounding of a log-softmax may exceed 0 by this much
 ADVANTAGE_LIMIT = 1e6  # times the largest weight, e^60, and 1e6 tokens it still fits float32 [choice]

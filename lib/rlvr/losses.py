@@ -16,9 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_choice, check_floating, check_mask, check_number, refuse
+from rlvr.checks import check_choice, check_number, refuse
 from rlvr.indicators import indicator
 from rlvr.ratios import RATIO_BOUND, bounded_exp, compute_dtype
+from rlvr.tensor_checks import check_floating, check_mask
 from rlvr.trust_regions import clip_bounds
 
 AGGREGATIONS = (

@@ -20,17 +20,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlvr.checks import (
-    check_choice,
-    check_floating,
-    check_integer,
-    check_mask,
-    check_number,
-    check_pair,
-    describe,
-    refuse,
-)
+from rlvr.checks import check_choice, check_integer, check_number, check_pair, describe, refuse
 from rlvr.indicators import as_bits, as_float, select
+from rlvr.tensor_checks import check_floating, check_mask
 
 Window = Literal["valid", "positions"]
 TraceGradient = Literal["stop", "full"]

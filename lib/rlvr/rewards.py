@@ -13,7 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_choice, check_floating, check_mask, check_number, describe, usable
+from rlvr.checks import check_choice, check_number, describe
+from rlvr.tensor_checks import check_floating, check_mask, usable
 
 Variant = Literal["indicator", "ratio"]
 Reduce = Literal["best", "mean", "first"]

@@ -35,10 +35,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from rlvr.checks import check_floating, check_number, describe, usable
+from rlvr.checks import check_number, describe
 from rlvr.evaluation import Estimate
 from rlvr.evaluation.inputs import fraction
 from rlvr.evaluation.intervals import with_interval
+from rlvr.tensor_checks import check_floating, usable
 
 _CHUNK = 1 << 20  # parameters converted to float64 at a time
 

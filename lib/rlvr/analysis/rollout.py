@@ -21,8 +21,8 @@ from rlvr.analysis.dynamics import pad_records
 from rlvr.analysis.runs import load_records
 from rlvr.analysis.small_policies import at_distance
 from rlvr.analysis.study import of_scale
-from rlvr.checks import check_floating, check_mask
 from rlvr.config import Scale, load_scale
+from rlvr.tensor_checks import check_floating, check_mask
 
 EXAMPLE = "built-in example"
 RESPONSES = 96  # of a rollout taken from records

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from rapidfuzz.distance import Editops, Levenshtein
 from torch import Tensor
 
-from rlvr.checks import check_choice, check_mask, describe
+from rlvr.checks import check_choice, describe
+from rlvr.tensor_checks import check_mask
 
 Insertions = Literal["next", "both", "none"]
 INSERTIONS = ("next", "both", "none")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_choice, check_mask, describe, refuse
+from rlvr.checks import check_choice, describe, refuse
 from rlvr.counterfactual import programs
 from rlvr.counterfactual.alignment import (
     INSERTIONS,
@@ -27,6 +27,7 @@ from rlvr.counterfactual.alignment import (
     reference_distances,
 )
 from rlvr.registry import suggest
+from rlvr.tensor_checks import check_mask
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_floating, check_number, describe, usable
+from rlvr.checks import check_number, describe
+from rlvr.tensor_checks import check_floating, usable
 
 THRESHOLD = 0.6  # [text: IBPO G.3, Table 5]
 DEVIATIONS = 2.0  # [text: IBPO G.3]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_floating, describe
+from rlvr.checks import describe
 from rlvr.ratios import block_mask, compute_dtype
+from rlvr.tensor_checks import check_floating
 
 
 def cross_entropy(

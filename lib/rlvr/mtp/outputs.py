@@ -8,10 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rlvr.checks import check_mask, check_number, describe
+from rlvr.checks import check_number, describe
 from rlvr.mtp.losses import cross_entropy, predicted_rank
 from rlvr.mtp.modules import Backbone, MtpModules, parts_of, run_backbone
 from rlvr.ratios import block_mask, compute_dtype
+from rlvr.tensor_checks import check_mask
 
 
 class MtpOutputs(NamedTuple):

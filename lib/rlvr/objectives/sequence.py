@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlvr.checks import check_binary, check_number, describe, usable
+from rlvr.checks import check_number, describe
 from rlvr.indicators import as_float, indicator
 from rlvr.losses import TokenLoss, clipped_surrogate
 from rlvr.objectives.clipped import lost_gradient
 from rlvr.ratios import bounded_exp, sequence_log_ratio
 from rlvr.registry import Batch, Terms, register
+from rlvr.tensor_checks import check_binary, usable
 
 SEQUENCE_BOUND = 10.0  # nats, on the mean log ratio [public: verl]
 

@@ -67,7 +67,7 @@ def nfpo(
         ratio_clip: beta, clips each factor of the trace on both sides [official], 3 [text: NFPO App. C];
             None = off
         delta: of the region; None: 0.2 for "tv", 0.05 nats for "kl" [text: NFPO App. C]
-        region: M: "tv", "kl", "clip" (the PPO clip as a mask), "band", "none" [text: Ablation 1]
+        region: M: "tv", "kl", "clip" (the PPO clip as a mask), "band", "none" [text: Ablation 4]
         clip_low: lower distance of region "clip", 0.2 [text: NFPO App. C]
         clip_high: upper distance of region "clip", 0.28 [text: NFPO App. C]
         band: (low, high) of region "band" [choice]
