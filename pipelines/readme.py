@@ -56,14 +56,19 @@ def results(scale: str) -> str:
     papers = ", ".join(paper.paper.upper() for paper in load_registry().papers)
     lines += [
         "",
-        "What stands behind each verdict, and what does not:",
+        "<details><summary>What stands behind each verdict, and what does not</summary>",
         "",
         *notes,
         "",
-        f"Rendered: {len(rendered)} of {len(artifacts)} tables and figures of {papers} "
-        f"({', '.join(rendered)}). The other {len(artifacts) - len(rendered)} and {waiting} claims are "
-        "listed in the report as *not run*.",
+        "</details>",
+        "",
+        f"Rendered: {len(rendered)} of {len(artifacts)} tables and figures of {papers}.",
     ]
+    if waiting or len(rendered) < len(artifacts):
+        lines[-1] += (
+            f" The other {len(artifacts) - len(rendered)} and {waiting} claims are listed in the report as "
+            "*not run*."
+        )
     return "\n".join(lines)
 
 

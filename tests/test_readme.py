@@ -22,6 +22,13 @@ def test_the_table_of_results_is_the_committed_reports(monkeypatch):
         assert f"**{claim}**" in README
 
 
+def test_the_table_is_one_table():
+    """No text in it breaks a line: Markdown ends a table there."""
+    part = README[README.index(readme.BEGIN) : README.index(readme.END)]
+    rows = part[part.index("| claim |") :].split("\n\n")[0].splitlines()
+    assert len(rows) == 2 + 23 and all(row.startswith("| ") and row.endswith(" |") for row in rows)
+
+
 def test_rewriting_replaces_only_what_is_between_the_markers():
     text = f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter"
     new = readme.rewrite(text, "| new |")

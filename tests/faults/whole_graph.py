@@ -70,11 +70,18 @@ def command_of(*targets: str) -> list[str]:
 
 
 def start(clone: Path, *targets: str, log: Path | None = None) -> subprocess.Popen:
+    mend(clone)
     stream = open(log, "w") if log else subprocess.DEVNULL
     return subprocess.Popen(
         command_of(*targets), cwd=clone, env=environment(clone),
         stdout=stream, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
+
+
+def mend(clone: Path) -> None:
+    """What `make repro` does first: DVC cannot start from a lock file that a kill cut short."""
+    command = [sys.executable, "-c", "from pipelines.summary import mend_lock; mend_lock()"]
+    subprocess.run(command, cwd=clone, env=environment(clone), check=True)
 
 
 def repro(clone: Path, *targets: str, check: bool = True) -> subprocess.CompletedProcess:
@@ -176,8 +183,7 @@ def kill_at_random(
         done += 1
         whom[name] += 1
         print(f"kill {done} of {kills}: {name}", flush=True)
-    subprocess.run([sys.executable, "-c", "from pipelines.summary import mend_lock; mend_lock()"],
-                   cwd=clone, env=environment(clone), check=True)  # fmt: skip
+    mend(clone)
     repro(clone)
     compare(clone, right, whole=True)
     return done, ", ".join(f"{name} {count}" for name, count in whom.most_common())

@@ -117,3 +117,19 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path, monkeypatch):
             pass
     assert "abcdefghijklmn" not in str(caught.value)
     assert not (tmp_path / NOTE).exists() and time.monotonic() - begun < 30
+
+
+def test_a_start_on_a_busy_machine_is_tried_once_more(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    starts = []
+
+    def slow(words, **options):
+        starts.append(words)
+        return subprocess.CompletedProcess(words, 1, "", f"The current node {local_ray.TOO_SLOW}. This could")
+
+    monkeypatch.setattr(local_ray.subprocess, "run", slow)
+    with pytest.raises(NoRay, match="timed out during startup"):
+        with local_ray.local_ray(tmp_path):
+            pass
+    assert len(starts) == 2 and not (tmp_path / NOTE).exists()

@@ -25,7 +25,7 @@ import rlvr
 from rlvr.analysis.runs import load_metrics, load_records, token_counts
 from rlvr.analysis.study import of_scale
 from rlvr.config import Scale, load_scale, load_yaml
-from rlvr.engines.jobs.local_ray import NOTE, _processes
+from rlvr.engines.jobs.local_ray import NOTE, _processes, stop
 from rlvr.engines.local.policy import Policy, new_policy
 from rlvr.engines.training import training_of
 from rlvr.problems.benchmarks.catalogue import project_root
@@ -69,7 +69,8 @@ def killed(folder):
         time.sleep(0.5)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    return text
+    yield text
+    stop(folder / "runs" / "cluster")  # a Ray that a failed test left
 
 
 @pytest.fixture(scope="module")

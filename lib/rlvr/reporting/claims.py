@@ -26,7 +26,10 @@ EXACT_TOLERANCE = 1e-12
 
 def declared(*tests: DeclaredTest) -> Mapping[str, DeclaredTest]:
     """Tests by the id of their claim, their texts without line breaks."""
-    return MappingProxyType({t.id: replace(t, test=_flow(t.test), caveat=_flow(t.caveat)) for t in tests})
+    texts = ("test", "caveat", "statement")
+    return MappingProxyType(
+        {t.id: replace(t, **{name: _flow(getattr(t, name)) for name in texts}) for t in tests}
+    )
 
 
 def _flow(text: str) -> str:

@@ -29,6 +29,8 @@ from rlvr.engines.jobs.redaction import redact
 from rlvr.storage import read_json, write_json
 
 NOTE = "ray.json"
+#: Ray gives a new node half a minute, whatever the machine is doing: such a start is tried once more.
+TOO_SLOW = "timed out during startup"
 PORTS = (
     "port",
     "ray-client-server-port",
@@ -129,7 +131,12 @@ def _end(values: Mapping[str, str]) -> None:
 
 
 def _start(
-    note: Path, cpus: int | None, gpus: int | None, environment: Mapping[str, str], store: int | None
+    note: Path,
+    cpus: int | None,
+    gpus: int | None,
+    environment: Mapping[str, str],
+    store: int | None,
+    tries: int = 2,
 ) -> dict[str, str]:
     # Unix sockets have short names: Ray's folder cannot lie deep
     temporary = Path(tempfile.mkdtemp(prefix="rlvr-ray-", dir="/tmp"))
@@ -162,6 +169,8 @@ def _start(
     )
     if done.returncode:
         stop(note.parent)
+        if TOO_SLOW in done.stderr and tries > 1:
+            return _start(note, cpus, gpus, environment, store, tries - 1)
         text = redact((done.stderr or done.stdout).strip()[-1500:])
         raise NoRay(f"`ray start` ended with status {done.returncode}:\n{text}")
     _wait(values, note)
