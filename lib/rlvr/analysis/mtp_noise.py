@@ -64,7 +64,7 @@ def prediction_by_step(updates: pd.DataFrame, blocks: int, *, confidence: float 
 
     Returns one row per step and module: ``step``, ``k``, ``rank`` and ``loss`` (Estimates). ``updates`` as
     in :func:`rank_gradient_correlation`; updates of a step count by their tokens. An update whose responses
-    are all shorter than k has no number of module k, and a step or seed of such updates alone has none either.
+    are all shorter than k has no number of module k; nor has a step or a seed of such updates alone.
     """
     blocks = check_integer("blocks", blocks, 2, "integers >= 2")
     names = [f"mtp_{what}_{k}" for k in range(2, blocks + 1) for what in ("rank", "loss")]
