@@ -46,8 +46,8 @@ def ratios() -> pd.DataFrame:
     rows = [
         {"weight": w, "ratio": ratio, "step": step, "variance": v * 1e-3 * step, "clip": 0.1 * v * step}
         for w in WEIGHTS
-        for ratio, v in (("block", (1 - w) ** 2 + 0.02), ("scaled", (1 - w) ** 2))
-        if w or ratio == "block"
+        for ratio, v in (("block", (1 - w) ** 2 + 0.02), ("scaled", (1 - w) ** 2), ("still", 0.9 * (1 - w)))
+        if ratio == "block" or (w and ratio == "scaled") or w == 0.2
         for step in (2.0, 6.0, 10.0)
     ]
     return pd.DataFrame(rows)
