@@ -55,7 +55,7 @@ def test_no_effect_decides_by_chance_alone_and_needs_too_many():
 
 
 def test_a_ratio_is_planned_on_its_log():
-    # Logs -1, 0, 1 times 0.1 about log 1.5: spread 0.1, and t(0.975, 2) = 4.3027 gives half a width of 0.24841.
+    # Logs -0.1, 0, 0.1 about log 1.5: spread 0.1; t(0.975, 2) = 4.3027 makes it half a width of 0.24841.
     ratio = Estimate(1.5, 1.17006, 1.92299, 3, "seeds", (0, 1, 2), "t of the log")
     assert scale_of(ratio) == "log" and seed_spread(ratio, 0.95) == pytest.approx(0.1, rel=1e-4)
     plan = more_seeds(ratio, 1.0, 6)
@@ -66,11 +66,9 @@ def test_a_ratio_is_planned_on_its_log():
 
 def test_a_correlation_is_planned_on_its_atanh():
     # atanh 0.1, 0.3, 0.5: mean 0.3, spread 0.2, half a width 0.496828.
-    low, value, high = np.tanh([0.3 - 0.496828, 0.3, 0.3 + 0.496828])
-    correlation = Estimate(0.29131261, -0.19426527, 0.66233463, 3, "seeds", (0, 1, 2), "t of atanh")
-    assert (correlation.low, correlation.value, correlation.high) == pytest.approx(
-        (low, value, high), abs=1e-5
-    )
+    correlation = Estimate(0.29131261, -0.19432499, 0.66225971, 3, "seeds", (0, 1, 2), "t of atanh")
+    ends = np.tanh([0.3 - 0.496828, 0.3 + 0.496828])
+    assert [correlation.low, correlation.high] == pytest.approx(ends, abs=1e-5)
     assert scale_of(correlation) == "atanh" and seed_spread(correlation, 0.95) == pytest.approx(0.2, rel=1e-3)
     # A standardised effect of 1.5 needs 6 seeds for 80 % (two-sided 5 %).
     assert more_seeds(correlation, 0.0, 9).needed == 6

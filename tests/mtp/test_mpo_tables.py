@@ -148,8 +148,8 @@ def test_value_heads():
 
 COSTS = pd.DataFrame(
     [
-        {"what": what, "seed": seed, "step": step * (1 + seed), "update": 0.5 * step, "generate": 0.1, "prepare": 0.2,
-         "memory": memory * 2**20, "parameters": 7}
+        {"what": what, "seed": seed, "step": step * (1 + seed), "update": 0.5 * step, "generate": 0.1,
+         "prepare": 0.2, "memory": memory * 2**20, "parameters": 7}
         for what, step, memory in (("a", 1.0, 4), ("b", 3.0, 6), (1, 1.0, 4), (5, 2.0, 8)) for seed in (0, 1)
     ]
 )  # fmt: skip

@@ -3,8 +3,8 @@
 A part of a claim is a mean over seeds with a Student t interval, held against a threshold. If the truth were
 what was measured (mean and spread), how often would an interval over n new seeds decide? The noncentral t
 distribution says so exactly for normal differences; the measured spread of a few seeds is itself uncertain by
-a third or more, so the answer is a plan, not a promise. Of ratios the interval is one of logs, of correlations
-one of atanh: then the plan is made there, threshold and all.
+a third or more, so the answer is a plan, not a promise. Of ratios the interval is one of logs, of
+correlations one of atanh: then the plan is made there, threshold and all.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def more_seeds(
 
 
 def seed_spread(estimate: Estimate, confidence: float) -> float | None:
-    """Standard deviation over seeds behind a Student t interval: half its width, times sqrt(n), over t; on the
-    scale of the interval (:func:`scale_of`).
+    """Standard deviation over seeds behind a Student t interval: half its width, times sqrt(n), over t;
+    on the scale of the interval (:func:`scale_of`).
 
     None where it tells none: unknown ends, one seed, no width, or ends that are on no scale the same way off
     the mean.
@@ -86,7 +86,7 @@ def seed_spread(estimate: Estimate, confidence: float) -> float | None:
 
 
 def scale_of(estimate: Estimate) -> str | None:
-    """On which of :data:`SCALES`, tried in their order, the ends are the same way off the mean; None: on none."""
+    """The first of :data:`SCALES` on which the ends are the same way off the mean; None: there is none."""
     numbers = (estimate.low, estimate.value, estimate.high)
     if any(number is None or not math.isfinite(number) for number in numbers):
         return None
