@@ -46,8 +46,8 @@ def ratios() -> pd.DataFrame:
     rows = [
         {"weight": w, "ratio": ratio, "step": step, "variance": v * 1e-3 * step, "clip": 0.1 * v * step}
         for w in WEIGHTS
-        for ratio, v in (("block", (1 - w) ** 2 + 0.02), ("scaled", (1 - w) ** 2))
-        if w or ratio == "block"
+        for ratio, v in (("block", (1 - w) ** 2 + 0.02), ("scaled", (1 - w) ** 2), ("still", 0.9 * (1 - w)))
+        if ratio == "block" or (w and ratio == "scaled") or w == 0.2
         for step in (2.0, 6.0, 10.0)
     ]
     return pd.DataFrame(rows)
@@ -122,10 +122,10 @@ def test_arms_stand_at_their_values_beside_the_base():
     assert any(np.allclose(line.get_xdata(), [0.3, 0.3]) for line in fig.axes[1].lines)
 
 
-def test_solid_lines_are_blocks_and_dashed_ones_scaled_tokens():
+def test_solid_lines_are_blocks_and_dotted_ones_scaled_tokens():
     fig = DRAW["ratios"]()
     solid = [line for line in fig.axes[0].lines if line.get_linestyle() == "-"]
-    assert len(solid) == 5 and len(fig.axes[0].lines) == 9
+    assert len(solid) == 5 and len(fig.axes[0].lines) == 5 + 4 + 1  # and one of modules not trained along
     assert np.allclose(solid[0].get_ydata(), [2.04e-3, 6.12e-3, 10.2e-3])
 
 

@@ -136,6 +136,20 @@ def test_merge_metrics():
         merge_metrics([])
 
 
+def test_a_metric_that_some_parts_lack_is_of_those_that_have_it():
+    parts = [
+        {"tokens": 1, "kl": 1.0, "rank": 5.0, "ratio_max": 2.0},
+        {"tokens": 6, "kl": 2.0},
+        {"tokens": 3, "kl": 3.0, "rank": 1.0},
+    ]
+    merged = merge_metrics(parts, partial=True)
+    assert merged == pytest.approx({"tokens": 10, "kl": 2.2, "rank": (5 + 3) / 4, "ratio_max": 2.0})
+    with pytest.raises(ValueError, match="different metrics"):
+        merge_metrics(parts)
+    with pytest.raises(ValueError, match="with 'tokens'"):
+        merge_metrics([{"kl": 1.0}, *parts], partial=True)
+
+
 def test_tensor_parameters_and_what_an_objective_needs():
     assert objectives.nfpo.tensors == ("rollout_log_prob",) and objectives.nfpo.needs == ()
     assert objectives.mpo.tensors == objectives.mpo.needs == ("mtp_log_prob", "old_mtp_log_prob")

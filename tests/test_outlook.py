@@ -74,7 +74,7 @@ def test_the_chance_is_that_of_simulated_seeds():
     ],
 )
 def test_no_plan_without_a_spread_over_seeds(other):
-    """Other units, nothing measured, or an interval that is not Student's: its middle is not its mean."""
+    """Other units, nothing measured, or an interval that is Student's on no scale."""
     open_ = decide("nfpo-c9", {"NFPO - FIPO": other}, **SETTINGS)
     row = outlook([open_], 0.95).iloc[0]
     assert row["chance that they decide"] == "no spread over seeds to plan by" and row["seeds for 80%"] == "-"
@@ -106,3 +106,22 @@ def test_the_report_says_all_of_it(tmp_path):
         empty, told = ((tmp_path / folder / name).read_text() for folder in ("empty", "told"))
         assert bare in empty and "disk full" not in empty
         assert "disk full" in told and escaped in told
+
+
+def test_ratios_and_correlations_have_a_plan():
+    ratio = Estimate(1.2, 0.93605, 1.53838, 3, "seeds", (0, 1, 2), "Student t over seeds of the log")
+    open_ = decide("nfpo-c9", {"NFPO - FIPO": ratio}, **SETTINGS)
+    row = outlook(
+        [
+            open_.model_copy(
+                update={
+                    "parts": (open_.parts[0].model_copy(update={"threshold": 1.0, "verdict": "open"}),),
+                    "verdict": "open",
+                }
+            )
+        ],
+        0.95,
+    ).iloc[0]
+    assert row["chance that they decide"].endswith("%") and row["seeds overnight"] == "9"
+    # Spread of the log 0.1, log 1.2 = 0.182: a standardised effect of 1.8 needs 5 seeds for 80 %.
+    assert row["seeds for 80%"] == "5"

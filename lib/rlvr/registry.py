@@ -153,26 +153,33 @@ def get(name: str) -> Objective:
     return _REGISTRY[name]
 
 
-def merge_metrics(parts: Iterable[Mapping[str, Tensor | float]]) -> dict[str, float]:
-    """Metrics of several micro-batches as those of one batch: sums, maxima and token-weighted means."""
+def merge_metrics(
+    parts: Iterable[Mapping[str, Tensor | float]], *, partial: bool = False
+) -> dict[str, float]:
+    """Metrics of several micro-batches as those of one batch: sums, maxima and token-weighted means.
+
+    ``partial``: a metric that some parts lack is that of the parts that have it; otherwise it is an error.
+    """
     parts = [{name: float(value) for name, value in part.items()} for part in parts]
     if not parts:
         raise ValueError("parts is empty: allowed is at least one dict of metrics")
-    if any(part.keys() != parts[0].keys() or "tokens" not in part for part in parts):
+    same = partial or all(part.keys() == parts[0].keys() for part in parts)
+    if not same or any("tokens" not in part for part in parts):
         raise ValueError(
             "parts hold different metrics: allowed are the metrics of one objective, with 'tokens'"
         )
-    tokens = sum(part["tokens"] for part in parts)
     merged: dict[str, float] = {}
-    for name in parts[0]:
+    for name in dict.fromkeys(name for part in parts for name in part):
+        having = [part for part in parts if name in part]
+        tokens = sum(part["tokens"] for part in having)
         if name == "tokens":
             merged[name] = tokens
         elif name.endswith("_max"):
-            merged[name] = max(part[name] for part in parts)
+            merged[name] = max(part[name] for part in having)
         elif tokens:
-            merged[name] = sum(part[name] * part["tokens"] for part in parts if part["tokens"]) / tokens
+            merged[name] = sum(part[name] * part["tokens"] for part in having if part["tokens"]) / tokens
         else:
-            merged[name] = parts[0][name]
+            merged[name] = having[0][name]
     return merged
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from rlvr.evaluation.intervals import Estimate
-from rlvr.evaluation.more_seeds import MOST_SEEDS, more_seeds, seed_spread
+from rlvr.evaluation.more_seeds import MOST_SEEDS, more_seeds, scale_of, seed_spread
 
 
 def estimate(values, confidence=0.95) -> Estimate:
@@ -52,6 +52,32 @@ def test_no_effect_decides_by_chance_alone_and_needs_too_many():
     assert plan.decides == pytest.approx(0.05) and plan.needed is None
     tiny = more_seeds(estimate([-1.0, 0.01, 1.0]), 0.0, MOST_SEEDS)
     assert tiny.needed is None
+
+
+def test_a_ratio_is_planned_on_its_log():
+    # Logs -0.1, 0, 0.1 about log 1.5: spread 0.1; t(0.975, 2) = 4.3027 makes it half a width of 0.24841.
+    ratio = Estimate(1.5, 1.17006, 1.92299, 3, "seeds", (0, 1, 2), "t of the log")
+    assert scale_of(ratio) == "log" and seed_spread(ratio, 0.95) == pytest.approx(0.1, rel=1e-4)
+    plan = more_seeds(ratio, 1.0, 6)
+    plain = more_seeds(estimate(np.log(1.5) + np.array([-0.1, 0.0, 0.1])), 0.0, 6)
+    assert plan.decides == pytest.approx(plain.decides, abs=1e-3) and plan.needed == plain.needed == 3
+    assert more_seeds(ratio, 0.0, 6) is None, "no ratio is 0"
+
+
+def test_a_correlation_is_planned_on_its_atanh():
+    # atanh 0.1, 0.3, 0.5: mean 0.3, spread 0.2, half a width 0.496828.
+    correlation = Estimate(0.29131261, -0.19432499, 0.66225971, 3, "seeds", (0, 1, 2), "t of atanh")
+    ends = np.tanh([0.3 - 0.496828, 0.3 + 0.496828])
+    assert [correlation.low, correlation.high] == pytest.approx(ends, abs=1e-5)
+    assert scale_of(correlation) == "atanh" and seed_spread(correlation, 0.95) == pytest.approx(0.2, rel=1e-3)
+    # A standardised effect of 1.5 needs 6 seeds for 80 % (two-sided 5 %).
+    assert more_seeds(correlation, 0.0, 9).needed == 6
+
+
+def test_an_interval_of_no_known_scale_is_no_plan():
+    odd = Estimate(0.1, -0.1, 0.9, 3, "seeds", (0, 1, 2), "exp of t")
+    assert scale_of(odd) is None and more_seeds(odd, 0.0, 9) is None
+    assert scale_of(estimate([0.5, 0.6, 0.8])) == "plain"
 
 
 def test_without_a_spread_over_seeds_there_is_no_plan():

@@ -107,7 +107,8 @@ def choices():
             elif parts[0] == "arms" and parts[-1] in NO_NUMBER_OF:
                 continue
             elif parts[0] == "arms":
-                yield ("nfpo" if parts[1].startswith("nfpo") else parts[1]), parts[-1]
+                own = next((name for name in ("nfpo", "mpo_d10") if parts[1].startswith(name)), parts[1])
+                yield own.removesuffix("_d10"), parts[-1]
             elif len(parts) == 1:
                 yield "Setting", parts[0]
             elif parts[0] not in NO_NUMBER and parts[1] not in NO_NUMBER_OF:

@@ -242,7 +242,15 @@ def test_warm_up_learns_and_leaves_the_policy_alone():
         assert last[f"val_loss_{k}"] < first[f"val_loss_{k}"] - 1
         assert last[f"val_top1_{k}"] > first[f"val_top1_{k}"]
         assert last[f"val_rank_{k}"] >= 1
-    assert set(last) == {"step", "loss"} | {f"val_{n}_{k}" for n in ("loss", "top1", "rank") for k in (2, 3)}
+    per_step = [
+        int(pack_solutions(codec(), training_problems(WORDS, 8, derive_seed(4, 0, 0), n)).response_mask.sum())
+        for n in range(60)
+    ]
+    assert [row["tokens"] for row in result.history] == [
+        0, sum(per_step[:25]), sum(per_step[:50]), sum(per_step),
+    ]  # fmt: skip
+    of_modules = {f"val_{n}_{k}" for n in ("loss", "top1", "rank") for k in (2, 3)}
+    assert set(last) == {"step", "tokens", "loss"} | of_modules
     assert not torch.equal(result.modules.phi, new_modules(policy, 3).phi)
     assert FILE == "mtp.safetensors"
 
@@ -292,9 +300,9 @@ def test_a_module_reads_no_later_one(variant, hidden):
 
 
 def test_a_warm_up_s_history_by_module():
-    row = {"step": 4, "loss": 9.0, "val_loss_2": 1.0, "val_top1_2": 0.5, "val_rank_2": 2.0}
+    row = {"step": 4, "tokens": 70, "loss": 9.0, "val_loss_2": 1.0, "val_top1_2": 0.5, "val_rank_2": 2.0}
     row |= {"val_loss_3": 1.5, "val_top1_3": 0.4, "val_rank_3": 3.0}
     assert history_frame([row]).to_dict("records") == [
-        {"step": 4, "k": 2, "loss": 1.0, "top1": 0.5, "rank": 2.0},
-        {"step": 4, "k": 3, "loss": 1.5, "top1": 0.4, "rank": 3.0},
+        {"step": 4, "tokens": 70, "k": 2, "loss": 1.0, "top1": 0.5, "rank": 2.0},
+        {"step": 4, "tokens": 70, "k": 3, "loss": 1.5, "top1": 0.4, "rank": 3.0},
     ]

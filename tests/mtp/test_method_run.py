@@ -185,6 +185,8 @@ def test_what_an_mpo_run_leaves(base, tmp_path):
     assert curve["step"].tolist() == [0, 2, 3]
     curve = pd.read_parquet(out / "critic_warmup.parquet")
     assert curve["step"].tolist() == [0, 1] and curve["value_loss"].gt(0).all()
+    summary = json.loads((out / "summary.json").read_text())  # the critic's tokens are among the generated
+    assert summary["tokens_generated"] == curve["tokens"].sum() + summary["tokens_trained"]
     written = json.loads((out / "config.json").read_text())
     assert written["mtp"]["blocks"] == 3 and written["critic"]["network"] == "separate"
     assert "sampling" not in written

@@ -41,15 +41,18 @@ def noise(like, seed, scale=0.02):
 class World:
     """A policy, modules and a critic a little off those of the step's start, on one minibatch."""
 
-    def __init__(self, reach="stop", train="cross_entropy", network=None, blocks=3, variant="parallel"):
+    def __init__(
+        self, reach="stop", train="cross_entropy", network=None, blocks=3, variant="parallel", lengths=LENGTHS
+    ):
         self.policy = random_policy()
         shape, generator = self.policy.shape, torch.Generator().manual_seed(5)
         tokens = torch.randint(2, 60, (6, 8), generator=generator)
-        self.packed = packed = pack(PROMPTS, tokens, LENGTHS, 2)
+        self.packed = packed = pack(PROMPTS, tokens, lengths, 2)
         self.mask = packed.response_mask
         self.theta = self.policy.theta + noise(self.policy.theta, 1)
         old, _ = response_log_prob(self.policy.theta, shape, packed, 1.0)
-        advantages = torch.randn(6, 7, generator=generator)
+        width = old.shape[1]
+        advantages = torch.randn(6, width, generator=generator)
         self.mtp = self.critic = self.modules = self.value = None
         more, parameters, name = {}, {}, "ppo"
         if blocks > 1:
@@ -67,8 +70,8 @@ class World:
             self.psi = psi + noise(psi, 3, 0.1)
             trainer = FlatTrainer("critic", self.psi, 1e-2, (0.9, 0.95), 1.0)
             self.value = ValueNetwork(trainer, critic_shape, self.critic)
-            returns = torch.randn(6, 7, generator=generator)
-            more |= {"old_values": torch.zeros(6, 7), "returns": returns}
+            returns = torch.randn(6, width, generator=generator)
+            more |= {"old_values": torch.zeros(6, width), "returns": returns}
         self.batch = MethodBatch(packed, old, advantages, 0, **more)
         self.loss = functools.partial(objectives.get(name), loss_agg_mode="token-mean", **parameters)
         self.given = dict(
@@ -235,6 +238,19 @@ def test_metrics_by_hand():
         assert values[f"mtp_log_ratio_{k}"] == pytest.approx(float(moved), rel=1e-5)
         assert values[f"mtp_loss_{k}"] == pytest.approx(-float(said[..., k - 2][there].mean()), rel=1e-5)
         assert 0 <= values[f"mtp_top1_{k}"] <= 1 <= values[f"mtp_rank_{k}"]
+
+
+def test_a_module_without_a_token_to_predict_has_no_metrics():
+    *_, values = World(lengths=torch.tensor([2, 1, 2, 1, 2, 2])).gradients()
+    names = {name for name in values if name.startswith("mtp_") and name[-1].isdigit()}
+    assert names == {"mtp_loss_2", "mtp_rank_2", "mtp_top1_2", "mtp_log_ratio_2"}
+    *_, longer = World().gradients()
+    merged = objectives.merge_metrics([values, longer], partial=True)
+    assert all(map(torch.isfinite, map(torch.tensor, merged.values())))
+    assert merged["mtp_rank_3"] == longer["mtp_rank_3"]
+    tokens = [part["tokens"] for part in (values, longer)]
+    both = sum(n * part["mtp_rank_2"] for n, part in zip(tokens, (values, longer), strict=True)) / sum(tokens)
+    assert merged["mtp_rank_2"] == pytest.approx(both) and tokens == [10, 24]
 
 
 def test_the_control_is_the_token_s_ratio_with_its_log_scaled():

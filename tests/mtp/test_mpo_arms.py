@@ -63,6 +63,21 @@ def test_every_recipe_can_be_trained(scale):
         )
 
 
+def test_mpo_on_grpo_is_grpo_but_for_its_objective_and_modules(laptop):
+    for arms in (laptop, load_scale(ROOT / FILES[0])):
+        (one,), (other,) = (jobs_of(arms, arm, arms.seeds[0]) for arm in ("mpo_grpo", "grpo_4"))
+        assert one.train == other.train and one.train.group_size == 4 and one.critic is None
+        assert set(other.to_dict()) == set(one.to_dict()) - {"mtp"}
+    assert (one.train.prompts_per_step, laptop.recipes["mpo_grpo"].prompts_per_step) == (8, 32)
+
+
+def test_the_still_arm_is_mpo_but_for_its_modules_training(laptop):
+    still, full = (laptop.recipes[arm].model_dump() for arm in ("mpo_still", "mpo"))
+    assert (still["mtp"].pop("train"), full["mtp"].pop("train")) == ("none", "cross_entropy")
+    assert still == full
+    assert arms_over(laptop, "train") == {("cross_entropy",): "mpo", ("none",): "mpo_still"}
+
+
 def test_the_length_penalty_touches_no_right_answer(scale):
     from rlvr.problems import get_task
 
@@ -78,9 +93,10 @@ def test_arms_by_what_they_differ_in(laptop):
     }  # fmt: skip
     grid = arms_over(laptop, "decay", "weight")
     assert grid[1.0, 0.1] == "mpo_d10_s10" and grid[0.8, 0.2] == "mpo" and len(grid) == 7
-    assert setting_of(laptop, "mpo") == Setting(5, 0.2, 0.8, 1, "block")
+    assert setting_of(laptop, "mpo") == Setting(5, 0.2, 0.8, 1, "block", "cross_entropy")
     assert setting_of(laptop, "ppo") is None and setting_of(laptop, "mpo_grpo") is None
     assert arm_label(laptop, "mpo_k3_heads") == "MPO, K=3, S=20 %, decay 0.8, 3 value heads"
+    assert arm_label(laptop, "mpo_still") == "MPO, K=5, S=20 %, decay 0.8, modules not trained"
     assert arm_label(laptop, "mpo_scaled") == "MPO, K=2, S=20 %, decay 0.8, scaled token ratio"
 
 

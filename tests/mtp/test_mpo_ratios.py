@@ -80,6 +80,21 @@ def test_the_table_compares_with_ppo_and_with_scaling_alone():
     assert pd.isna(table.loc["0", "variance over PPO's"])
 
 
+def test_modules_that_are_not_trained_along_have_a_row_and_a_line():
+    still = updates(("mpo",)).assign(arm="mpo_still")
+    still["ratio_variance"] = 0.6 * still["token_ratio_variance"]
+    frame = pd.concat([updates(), still])
+    table = weight_table(frame, {0.0: "ppo", 0.2: "mpo"}, 0.95, {"20, still": "mpo_still"})
+    assert table.index.tolist() == ["0", "20", "20, still"]
+    assert table.loc["20, still", "variance over the scaled token ratio's"].value == pytest.approx(0.6 / 0.64)
+    lines = over_steps(frame, {0.0: "ppo", 0.2: "mpo"}, 4, (0.2, "mpo_still"))
+    assert lines.groupby("ratio").size().to_dict() == {"block": 4, "scaled": 2, "still": 2}
+    found = lines[lines["ratio"] == "still"]
+    assert found["variance"].tolist() == pytest.approx([0.6 * 1.2 * 1.02e-3] * 2) and set(
+        found["weight"]
+    ) == {0.2}
+
+
 def test_curves_are_binned():
     frame = over_steps(updates(), {0.0: "ppo", 0.2: "mpo"}, 4)
     assert sorted(set(frame["step"])) == [2.0, 6.0]

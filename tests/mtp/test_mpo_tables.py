@@ -20,9 +20,10 @@ from rlvr.analysis.mpo_accuracy import (
     head_table,
     task_frame,
 )
-from rlvr.analysis.mpo_cost import jobs_to_measure, mean, measure, ratio, with_blocks
+from rlvr.analysis.mpo_cost import jobs_to_measure, mean, measure, ratio, warm_up_share, with_blocks
 from rlvr.analysis.mpo_cost_tables import block_table, method_table, size_table
 from rlvr.analysis.mpo_settings import bias_frame, bias_table, data_table, embedded_sets, settings_table
+from rlvr.analysis.mpo_training import clipped_text, clipped_updates, critic_text, value_clip_fraction
 from rlvr.config import load_scale
 from rlvr.reporting.cells import NOT_MEASURED, Exact, Stated
 from rlvr.reporting.table import Table
@@ -54,13 +55,50 @@ def test_accuracy_beside_the_baselines(tmp_path, monkeypatch):
             folder = SCALE.run_folder(arm, seed, 0)
             counts = {"tokens_generated": 100 * number, "tokens_trained": 10, "responses_verified": 1}
             write_json(folder / "summary.json", {"reached_step": 1, "requested_steps": 1, **counts})
+            leave_logs(folder, arm, seed)
+    history = SCALE.folder / "warm_up/history.csv"
+    history.parent.mkdir(parents=True)
+    history.write_text("step,tokens,k,loss,top1,rank\n0,0,2,1,1,1\n10,400,2,1,1,1\n20,900,2,1,1,1\n")
     table = arm_table(SCALE, samples(), 0.95)
     assert table.index.tolist() == ["base model", "PPO", "GRPO, groups of 4", "DAPO", "MPO", "MPO on GRPO"]
     assert table.loc["MPO", "pass@1"].value == pytest.approx(0.75) and table.loc["MPO", "MPO's lead"] == "-"
     assert table.loc["PPO", "MPO's lead"].value == pytest.approx(0.2)
     assert table.loc["MPO", "gain over the base"].value == pytest.approx(0.55)
     assert table.loc["DAPO", "tokens generated"] == Exact(600)
+    # the critic's 5 tokens a seed, the modules' 900 once
+    assert [table.loc[arm, "tokens of warm-ups"] for arm in ("PPO", "MPO", "MPO on GRPO", "DAPO")] == [
+        Exact(10), Exact(910), Exact(900), Exact(0),
+    ]  # fmt: skip
+    explained = table["critic's explained variance"]
+    assert explained["PPO"].value == pytest.approx((0.2 + 0.3) / 2) and explained["DAPO"] == "-"
     Table.from_frame(table.reset_index())  # every cell carries its doubt
+    assert value_clip_fraction(SCALE, ["ppo", "mpo"]) == pytest.approx(0.25 * 30 / 40)
+    assert critic_text(SCALE, ["mpo"], 0.95).endswith("Its clip held back 18.75 % of the values.")
+    share, unit = clipped_updates(SCALE, "ppo", 0.95)
+    assert (share.value, unit) == (pytest.approx((0.5 + 0.0) / 2), "updates")
+    share, unit = clipped_updates(SCALE, "grpo_4", 0.95)
+    assert (share.value, unit) == (pytest.approx(0.5), "steps")
+    text = clipped_text(SCALE, ["ppo", "grpo_4"], 0.95, ["0 %", "GRPO"])
+    assert "above the clip at 1: 0 % 0.25 [" in text and "GRPO 0.50" in text and text.count("(steps") == 1
+    with pytest.raises(ValueError, match="arms hold 'dapo'"):
+        critic_text(SCALE, ["dapo"], 0.95)
+
+
+def leave_logs(folder, arm, seed):
+    """Two steps of one update; the norm of one of them is above 1, of seed 1 of an arm with updates none."""
+    critic = SCALE.recipes[arm].critic is not None
+    norms = [0.5, 0.6] if seed and arm != "grpo_4" else [0.5, 1.5]
+    steps = pd.DataFrame({"step": [0, 1], "loss": 0.0, "grad_norm_max": norms, "clip_fraction": 0.0})
+    steps = steps.assign(val_pass1=0.5, val_pass1_after=[np.nan, 0.5])
+    steps = steps.assign(explained_variance=[0.1 + 0.1 * seed, 0.3 + 0.1 * seed]) if critic else steps
+    steps.to_parquet(folder / "metrics.parquet")
+    if arm == "grpo_4":
+        return
+    rows = pd.DataFrame({"step": [0, 1], "tokens": [10, 30], "grad_norm": norms})
+    if critic:
+        rows = rows.assign(value_clip_fraction=[0.0, 0.25])
+        pd.DataFrame({"step": [0], "tokens": [5]}).to_parquet(folder / "critic_warmup.parquet")
+    rows.to_parquet(folder / "updates.parquet")
 
 
 def test_sets_by_length():
@@ -79,7 +117,13 @@ def test_sets_by_length():
 
 
 def test_the_grid_says_what_each_setting_is_and_its_lead():
-    table = grid_table(SCALE, samples(), {1: "ppo", 2: "mpo_k2", 5: "mpo"}, {(0.8, 0.1): "mpo_s10"}, 0.95)
+    found = samples({**ARMS, "mpo_still": 0.6, "mpo_scaled": 0.4})
+    table = grid_table(SCALE, found, {1: "ppo", 2: "mpo_k2", 5: "mpo"}, {(0.8, 0.1): "mpo_s10"}, 0.95)
+    ours = table[table["panel"].str.startswith("ours")]
+    assert ours["panel"].tolist() == ["ours: modules not trained along", "ours: token's log ratio scaled"]
+    assert [cell.value for cell in ours["K"]] == [5, 2]
+    assert [round(cell.value, 6) for cell in ours["lead over PPO"]] == [0.1, -0.1]
+    table = table.drop(ours.index)
     assert table["panel"].tolist() == ["a", "a", "a", "b"]
     assert [cell.value for cell in table["K"]] == [1, 2, 5, 5]
     assert [cell.value for cell in table["total weight, %"]] == [0, 20, 20, 10]
@@ -105,7 +149,7 @@ def test_value_heads():
 COSTS = pd.DataFrame(
     [
         {"what": what, "seed": seed, "step": step * (1 + seed), "update": 0.5 * step, "generate": 0.1,
-         "memory": memory * 2**20, "parameters": 7}
+         "prepare": 0.2, "memory": memory * 2**20, "parameters": 7}
         for what, step, memory in (("a", 1.0, 4), ("b", 3.0, 6), (1, 1.0, 4), (5, 2.0, 8)) for seed in (0, 1)
     ]
 )  # fmt: skip
@@ -133,6 +177,7 @@ def test_costs_of_methods(monkeypatch):
     assert table.index.tolist() == ["GRPO, groups of 4", "MPO"]
     assert table.loc["MPO", "memory over GRPO's"].value == pytest.approx(1.5)
     assert table.loc["MPO", "memory, MB"].value == pytest.approx(6)
+    assert table.loc["MPO", "of which preparing"].value == pytest.approx(0.2)
     Table.from_frame(table.reset_index())
 
 
@@ -156,6 +201,26 @@ def test_measured_steps_have_memory_and_time(tmp_path):
     assert costs["what"].tolist() == [1, 2] and costs["step"].gt(0).all()
     assert (costs["memory"] == costs["state_bytes"] + costs["backward_bytes"]).all()
     assert costs["memory"].is_monotonic_increasing
+
+
+def test_the_warm_up_s_share_is_timed_for_every_seed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base = SCALE.folder / "base/model"
+    random_policy(spread=0.05).save_pretrained(base)
+    codec().save(base)
+    seeds = []
+
+    def warm_up(policy, codec, problems, mtp):
+        seeds.append(mtp.warmup.seed)
+        clock[0] += 1.0 + (1 + mtp.warmup.seed) * mtp.warmup.steps  # 1 s once, 1 or 2 s a step
+
+    clock = [0.0]
+    monkeypatch.setattr("rlvr.analysis.mpo_cost.warm_up_modules", warm_up)
+    monkeypatch.setattr("rlvr.analysis.mpo_cost.time.process_time", lambda: clock[0])
+    costs = pd.DataFrame({"what": 5, "seed": [0, 1], "step": [1.0, 8.0]})
+    found = warm_up_share(SCALE, costs, 5, 0.95)
+    # 20 steps of 1 s to 3 of 1 s, 20 of 2 s to 3 of 8 s: geometric mean of 20 / 3 and 5 / 3
+    assert found.value == pytest.approx(10 / 3) and found.seeds == (0, 1) and seeds == [0, 0, 1, 1]
 
 
 def test_sizes_reach_from_the_paper_s_smallest_to_its_largest_remark(tmp_path):
@@ -185,6 +250,7 @@ def test_settings_are_the_scale_s():
         5
     )
     assert table.loc["total MTP weight", "ours"] == Exact(0.2)
+    assert table.loc["input of a module", "ours"] == "input of the backbone's last layer"
     assert table.loc["learning rate", "paper"] == Stated(None)
     assert table.loc["clip", "ours"] == "0.2 below, 0.2 above, dual clip 3"
     Table.from_frame(table.reset_index())

@@ -80,6 +80,19 @@ def test_what_cannot_be_correlated_is_refused():
         rank_gradient_correlation(good, k=1)
 
 
+def test_an_update_without_a_rank_counts_for_none():
+    frame = pd.concat([updates([1.0, 3.0, 5.0, 5.0], [1.0] * 4, seed) for seed in (0, 1)])
+    frame["tokens"] = [1, 3, 2, 2, 3, 1, 2, 2]
+    frame["mtp_rank_2"] = [np.nan, 3.0, np.nan, np.nan, 1.0, 4.0, 5.0, 6.0]
+    frame["mtp_loss_2"] = frame["mtp_rank_2"] / 10
+    table = prediction_by_step(frame, 2)
+    first, last = table["rank"]
+    assert first.value == pytest.approx((3.0 + 1.75) / 2) and first.seeds == (0, 1)
+    assert last.value == pytest.approx(5.5) and last.seeds == (1,)
+    none = frame.assign(mtp_rank_2=np.nan, mtp_loss_2=np.nan)
+    assert prediction_by_step(none, 2).empty
+
+
 def test_prediction_by_step_weighs_updates_by_their_tokens():
     frame = pd.concat([updates([1.0, 3.0, 5.0, 5.0], [1.0] * 4, seed) for seed in (0, 1)])
     frame["tokens"] = [1, 3, 2, 2, 3, 1, 2, 2]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rlvr import objectives
 from rlvr.config import Scale, load_scale
 
-PPO, FULL, CONTROL = "ppo", "mpo", "mpo_scaled"
+PPO, FULL, CONTROL, STILL = "ppo", "mpo", "mpo_scaled", "mpo_still"
 
 
 class Setting(NamedTuple):
@@ -21,6 +21,7 @@ class Setting(NamedTuple):
         decay: lambda.
         heads: value heads of the critic.
         ratio: ``block``, or ``scaled`` for the control.
+        train: what the modules learn by along with the policy, ``cross_entropy`` or ``none``.
     """
 
     blocks: int
@@ -28,6 +29,7 @@ class Setting(NamedTuple):
     decay: float
     heads: int
     ratio: str
+    train: str
 
 
 def setting_of(scale: Scale, arm: str) -> Setting | None:
@@ -37,7 +39,8 @@ def setting_of(scale: Scale, arm: str) -> Setting | None:
         return None
     every = objectives.get("mpo").parameters | recipe.parameters
     weight, decay = float(every["mtp_weight"]), float(every["decay"])
-    return Setting(recipe.mtp.blocks, weight, decay, recipe.critic.blocks, recipe.mtp.ratio)
+    mtp = recipe.mtp
+    return Setting(mtp.blocks, weight, decay, recipe.critic.blocks, mtp.ratio, mtp.train)
 
 
 def arms_over(scale: Scale, *fields: str) -> dict[tuple, str]:
@@ -93,7 +96,8 @@ def arm_label(scale: Scale, arm: str) -> str:
         raise ValueError(f"arm={arm!r} is no arm of MPO on PPO")
     text = f"MPO, K={own.blocks}, S={own.weight:.0%}, decay {own.decay:g}".replace("%", " %")
     text += f", {own.heads} value heads" if own.heads > 1 else ""
-    return text + (", scaled token ratio" if own.ratio == "scaled" else "")
+    text += ", scaled token ratio" if own.ratio == "scaled" else ""
+    return text + (", modules not trained" if own.train == "none" else "")
 
 
 def load_part(scale: Scale, part: str) -> Scale:

@@ -10,7 +10,8 @@ import pandas as pd
 from rlvr.analysis.ablations import differences, final_accuracy
 from rlvr.analysis.accuracy import gain, pass1, pass1_by_seed, seed_difference, seeds_of, select
 from rlvr.analysis.held_out_sets import with_sets
-from rlvr.analysis.mpo import FULL
+from rlvr.analysis.mpo import CONTROL, FULL, STILL, setting_of
+from rlvr.analysis.mpo_training import explained_variance, warm_up_tokens
 from rlvr.analysis.runs import token_counts
 from rlvr.config import Scale
 from rlvr.evaluation import Estimate, seed_interval
@@ -19,6 +20,9 @@ from rlvr.reporting.style import objective_label
 
 #: Sets of word problems by length -> name; they stand for GSM8K and MATH.
 LENGTHS = {"short problems": "short", "long problems": "long"}
+
+#: Panel of the grid's table -> arm, of those that the paper does not have.
+CONTROLS = {"ours: modules not trained along": STILL, "ours: token's log ratio scaled": CONTROL}
 
 
 def by_length(samples: pd.DataFrame, task: str, operations: tuple[int, int]) -> dict[str, pd.DataFrame]:
@@ -40,7 +44,8 @@ def task_frame(samples: pd.DataFrame, arms: Sequence[str], name: str, confidence
 
 def arm_table(scale: Scale, samples: pd.DataFrame, confidence: float) -> pd.DataFrame:
     """The base and every arm of ``scale.arms`` (the index): pass@1 over training seeds, MPO's lead over it
-    paired by seed and problem, its gain over the base, and the tokens that it generated and trained on."""
+    paired by seed and problem, its gain over the base, what its critic explains of the returns' variance, and
+    the tokens that it generated, trained on, and learned from in warm-ups before step 0."""
     base = select(samples, "base", 0)
     tokens = token_counts(scale, scale.arms).set_index("arm")
     rows = {
@@ -48,8 +53,10 @@ def arm_table(scale: Scale, samples: pd.DataFrame, confidence: float) -> pd.Data
             "pass@1": pass1(base, confidence),
             "MPO's lead": NOT_MEASURED,
             "gain over the base": "-",
+            "critic's explained variance": "-",
             "tokens generated": "-",
             "tokens trained on": "-",
+            "tokens of warm-ups": "-",
         }
     }
     for arm in scale.arms:
@@ -59,8 +66,10 @@ def arm_table(scale: Scale, samples: pd.DataFrame, confidence: float) -> pd.Data
             "pass@1": seed_interval(by_seed, confidence=confidence),
             "MPO's lead": "-" if arm == FULL else seed_difference(samples, FULL, arm, 0, confidence),
             "gain over the base": gain(own, base, confidence),
+            "critic's explained variance": explained_variance(scale, arm, confidence) or "-",
             "tokens generated": Exact(int(tokens.loc[arm, "tokens_generated"])),
             "tokens trained on": Exact(int(tokens.loc[arm, "tokens_trained"])),
+            "tokens of warm-ups": Exact(warm_up_tokens(scale, arm)),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
 
@@ -72,8 +81,8 @@ def grid_table(
     grid: Mapping[tuple[float, float], str],
     confidence: float,
 ) -> pd.DataFrame:
-    """One row per setting, first over K, then over decay and total weight: its final pass@1 and its lead over
-    PPO, paired by seed and problem.
+    """One row per setting, first over K, then over decay and total weight, last the controls of ours that are
+    trained: its final pass@1 and its lead over PPO, paired by seed and problem.
 
     Args: ``by_block``: K -> arm, 1 being PPO; ``grid``: (decay, total weight) -> arm.
     """
@@ -84,6 +93,9 @@ def grid_table(
     ]
     longest = scale.recipes[FULL].mtp.blocks
     settings += [("b", longest, decay, weight, arm) for (decay, weight), arm in grid.items()]
+    for name, arm in CONTROLS.items():
+        if arm in scale.ablation_arms and (own := setting_of(scale, arm)) is not None:
+            settings.append((name, own.blocks, own.decay, own.weight, arm))
     accuracy = final_estimates(samples, [arm for *_, arm in settings], confidence)
     rows = []
     for panel, k, decay, weight, arm in settings:

@@ -73,18 +73,26 @@ def ratio(costs: pd.DataFrame, what, other, column: str, confidence: float) -> E
 
 
 def warm_up_share(scale: Scale, costs: pd.DataFrame, what, confidence: float) -> Estimate:
-    """Seconds of the modules' warm-up over those of a whole training of ``what``, per seed of the latter."""
+    """Seconds of the modules' warm-up over those of a whole training of ``what``: geometric mean over seeds.
+
+    Both are measured for every seed, the warm-up on problems of that seed, so that the interval has the
+    spread of both.
+    """
     base = scale.folder / "base/model"
     policy, codec = Policy.from_pretrained(base), Codec.load(base)
-    mtp = scale.modules
-    times = [time.process_time()]
-    for steps in (WARM_UP_STEPS, 2 * WARM_UP_STEPS):  # their difference is free of what both do once
-        few = mtp.warmup.model_copy(update={"steps": steps, "check_every": steps})
-        warm_up_modules(policy, codec, scale.problems, mtp.model_copy(update={"warmup": few}))
-        times.append(time.process_time())
-    step = max((times[2] - times[1] - (times[1] - times[0])) / WARM_UP_STEPS, 1e-6)
-    values = step * mtp.warmup.steps / (_column(costs, what, "step") * scale.train.steps)
-    return seed_interval(values, confidence=confidence)
+    mtp, trainings = scale.modules, _column(costs, what, "step") * scale.train.steps
+
+    def seconds(seed: int) -> float:
+        times = [time.process_time()]
+        for steps in (WARM_UP_STEPS, 2 * WARM_UP_STEPS):  # their difference is free of what both do once
+            few = mtp.warmup.model_copy(update={"seed": seed, "steps": steps, "check_every": steps})
+            warm_up_modules(policy, codec, scale.problems, mtp.model_copy(update={"warmup": few}))
+            times.append(time.process_time())
+        step = (times[2] - times[1] - (times[1] - times[0])) / WARM_UP_STEPS
+        return max(step, 1e-6) * mtp.warmup.steps
+
+    warm_ups = pd.Series({seed: seconds(seed) for seed in trainings.index})
+    return geometric_seed_interval(warm_ups / trainings, confidence=confidence)
 
 
 def _column(costs: pd.DataFrame, what, column: str) -> pd.Series:

@@ -33,8 +33,9 @@ def block_table(costs: pd.DataFrame, blocks: Sequence[int], confidence: float) -
 
 
 def method_table(costs: pd.DataFrame, arms: Sequence[str], reference: str, confidence: float) -> pd.DataFrame:
-    """One row per arm (the index): trained parameters, memory in MB, seconds of a step and of its parts, and
-    memory and time over those of ``reference``."""
+    """One row per arm (the index): trained parameters, memory in MB, seconds of a step and of its parts
+    (preparing: values, advantages, and the modules' old log-probs), and memory and time over those of
+    ``reference``."""
     rows = {}
     for arm in arms:
         parameters = costs.loc[costs["what"] == arm, "parameters"]
@@ -44,6 +45,7 @@ def method_table(costs: pd.DataFrame, arms: Sequence[str], reference: str, confi
             "memory, MB": mean(in_mb, arm, "memory", confidence),
             "seconds per step": mean(costs, arm, "step", confidence),
             "of which generating": mean(costs, arm, "generate", confidence),
+            "of which preparing": mean(costs, arm, "prepare", confidence),
             "of which updates": mean(costs, arm, "update", confidence),
         }
         for name, column in (("memory over GRPO's", "memory"), ("time over GRPO's", "step")):

@@ -3,7 +3,9 @@
 A weight S on the modules leaves 1 - S on the token's own log ratio, which alone shrinks the ratio's variance:
 by about (1 - S)^2 where ratios are near 1. So three ratios are compared on the same updates of the same runs:
 the token's, ``exp(l)``; the scaled one, ``exp((1 - S) l)``, which knows nothing of later tokens; and the
-block's. What the modules themselves do is the step from the second to the third.
+block's. The step from the second to the third is that of the modules' log ratios, which move by two things:
+the policy under them, and their own training along with it, where there is one. Runs whose modules are not
+trained along (arm ``mpo_still``) have the first alone.
 """
 
 from __future__ import annotations
@@ -74,21 +76,28 @@ def clip_difference(first: pd.DataFrame, second: pd.DataFrame, confidence: float
     return seed_interval(gap, confidence=confidence)
 
 
-def weight_table(updates: pd.DataFrame, arms: Mapping[float, str], confidence: float) -> pd.DataFrame:
+def weight_table(
+    updates: pd.DataFrame,
+    arms: Mapping[float, str],
+    confidence: float,
+    others: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
     """One row per total weight (the index, in percent): the block's variance and clip fraction; its variance
     over PPO's; and on the same updates over that of the scaled token ratio, and the same of the clip.
 
-    ``arms``: as :func:`rlvr.analysis.mpo.weight_arms` has them; 0 is PPO.
+    ``arms``: as :func:`rlvr.analysis.mpo.weight_arms` has them; 0 is PPO. ``others``: name -> arm of further
+    rows, of MPO.
     """
     rows = {}
     ppo = by_seed(updates, arms[0.0])
-    for weight, arm in arms.items():
+    named = {f"{100 * weight:g}": arm for weight, arm in arms.items()} | dict(others or {})
+    for name, arm in named.items():
         block = by_seed(updates, arm)
         row = {
             "variance of the ratio": seed_interval(block["variance"], confidence=confidence),
             "clip fraction, %": seed_interval(100 * block["clip"], confidence=confidence),
         }
-        if weight:
+        if arm != arms[0.0]:
             scaled = by_seed(updates, arm, "scaled")
             row |= {
                 "variance over PPO's": variance_ratio(block, ppo, confidence),
@@ -97,27 +106,24 @@ def weight_table(updates: pd.DataFrame, arms: Mapping[float, str], confidence: f
                     block, scaled, confidence
                 ),
             }
-        rows[f"{100 * weight:g}"] = row
+        rows[name] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("total MTP weight, %")
 
 
-def over_steps(updates: pd.DataFrame, arms: Mapping[float, str], width: int) -> pd.DataFrame:
+def over_steps(
+    updates: pd.DataFrame, arms: Mapping[float, str], width: int, still: tuple[float, str] | None = None
+) -> pd.DataFrame:
     """Variance and clip fraction over training, in bins of ``width`` steps: columns ``weight``, ``ratio``,
     ``step`` (the middle of the bin), ``variance`` and ``clip`` (percent), means over seeds of
-    :func:`by_seed`'s numbers within the bin."""
+    :func:`by_seed`'s numbers within the bin. ``still``: total weight and arm of runs whose modules are not
+    trained along; their block's ratio is named ``still``."""
     rows = []
-    for weight, arm in arms.items():
+    lines = [(w, arm, r, r) for w, arm in arms.items() for r in (("block", "scaled") if w else ("block",))]
+    lines += [(*still, "still", "block")] if still else []
+    for weight, arm, name, ratio in lines:
         of_arm = updates[updates["arm"] == arm]
-        for ratio in ("block", "scaled") if weight else ("block",):
-            for number, part in of_arm.groupby(of_arm["step"] // width):
-                found = by_seed(part, arm, ratio).mean()
-                rows.append(
-                    {
-                        "weight": weight,
-                        "ratio": ratio,
-                        "step": (number + 0.5) * width,
-                        "variance": found["variance"],
-                        "clip": 100 * found["clip"],
-                    }
-                )
+        for number, part in of_arm.groupby(of_arm["step"] // width):
+            found = by_seed(part, arm, ratio).mean()
+            row = {"weight": weight, "ratio": name, "step": (number + 0.5) * width}
+            rows.append(row | {"variance": found["variance"], "clip": 100 * found["clip"]})
     return pd.DataFrame(rows)

@@ -31,6 +31,7 @@ _PAPER = {
     "block length K": (5, "text: 5.5"),
     "decay lambda": (0.8, "text: 5.4"),
     "total MTP weight": ("10 to 20 %, always below 30 %", "text: 5.4, 5.5"),
+    "input of a module": ("hidden states of the backbone", "text: 3.2"),
     "gradient through the modules": (None, ""),
     "modules learn by": ("cross entropy, the backbone frozen", "text: A.1"),
     "warm-up of the modules": ("about 12 minutes, on GSM8K and MATH train", "text: 5.7, A.2"),
@@ -61,6 +62,10 @@ def settings_table(scale: Scale) -> pd.DataFrame:
         "block length K": mtp.blocks,
         "decay lambda": own["decay"],
         "total MTP weight": own["mtp_weight"],
+        "input of a module": {
+            "last": "output of the backbone's last layer",
+            "trunk": "input of the backbone's last layer",
+        }[mtp.hidden],
         "gradient through the modules": {"stop": "none, their log ratios are values"}.get(
             mtp.policy_gradient, mtp.policy_gradient
         ),

@@ -63,20 +63,24 @@ def prediction_by_step(updates: pd.DataFrame, blocks: int, *, confidence: float 
     """Mean rank and cross entropy of each module by step, with Student's t over seeds (Figure 7b).
 
     Returns one row per step and module: ``step``, ``k``, ``rank`` and ``loss`` (Estimates). ``updates`` as
-    in :func:`rank_gradient_correlation`; updates of a step count by their tokens.
+    in :func:`rank_gradient_correlation`; updates of a step count by their tokens. An update whose responses
+    are all shorter than k has no number of module k; nor has a step or a seed of such updates alone.
     """
     blocks = check_integer("blocks", blocks, 2, "integers >= 2")
     names = [f"mtp_{what}_{k}" for k in range(2, blocks + 1) for what in ("rank", "loss")]
     frame = check_frame("updates", updates, ["seed", "step", "tokens", *names])
-    weighted = frame[names].mul(frame["tokens"], axis=0).groupby([frame["step"], frame["seed"]]).sum()
-    means = weighted.div(frame.groupby(["step", "seed"])["tokens"].sum(), axis=0)
+    keys = [frame["step"], frame["seed"]]
+    tokens = frame[names].notna().mul(frame["tokens"], axis=0).groupby(keys).sum()
+    means = frame[names].mul(frame["tokens"], axis=0).groupby(keys).sum().div(tokens)  # 0 / 0: NaN
     rows = []
     for step, by_seed in means.groupby(level="step"):
-        seeds = [int(seed) for _, seed in by_seed.index]
         for k in range(2, blocks + 1):
-            row = {"step": int(step), "k": k}
+            own = by_seed[[f"mtp_{what}_{k}" for what in ("rank", "loss")]].dropna()
+            if own.empty:
+                continue
+            row, seeds = {"step": int(step), "k": k}, [int(seed) for _, seed in own.index]
             for what in ("rank", "loss"):
-                row[what] = seed_interval(by_seed[f"mtp_{what}_{k}"].to_numpy(), seeds, confidence=confidence)
+                row[what] = seed_interval(own[f"mtp_{what}_{k}"].to_numpy(), seeds, confidence=confidence)
             rows.append(row)
     return pd.DataFrame(rows)
 

@@ -3,7 +3,8 @@
 A part of a claim is a mean over seeds with a Student t interval, held against a threshold. If the truth were
 what was measured (mean and spread), how often would an interval over n new seeds decide? The noncentral t
 distribution says so exactly for normal differences; the measured spread of a few seeds is itself uncertain by
-a third or more, so the answer is a plan, not a promise.
+a third or more, so the answer is a plan, not a promise. Of ratios the interval is one of logs, of
+correlations one of atanh: then the plan is made there, threshold and all.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from rlvr.evaluation.inputs import fraction
 from rlvr.evaluation.intervals import Estimate
 
 MOST_SEEDS = 1000
+#: Scale on which a Student t interval may have been made -> (numbers that it takes, the scale).
+SCALES = {
+    "plain": (lambda value: True, float),
+    "log": (lambda value: value > 0, math.log),
+    "atanh": (lambda value: -1 < value < 1, math.atanh),
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,8 @@ class MoreSeeds:
 def more_seeds(
     estimate: Estimate, threshold: float, seeds: int, *, confidence: float = 0.95, power: float = 0.8
 ) -> MoreSeeds | None:
-    """The plan for one comparison; None where the estimate tells no spread over seeds.
+    """The plan for one comparison, on the scale of its interval (:func:`scale_of`); None where the estimate
+    tells no spread over seeds, or the threshold is no number of that scale.
 
     Args:
         estimate: mean over seeds with its Student t interval at ``confidence``, n counting seeds.
@@ -47,10 +55,13 @@ def more_seeds(
     fraction("power", power)
     if seeds < 2:
         raise ValueError(f"seeds={seeds}: allowed are at least 2, one seed has no spread")
-    spread = seed_spread(estimate, confidence)
-    if spread is None:
+    spread, scale = seed_spread(estimate, confidence), scale_of(estimate)
+    if spread is None or scale is None:
         return None
-    distance = abs(estimate.value - threshold) / spread
+    takes, on = SCALES[scale]
+    if not takes(threshold):
+        return None
+    distance = abs(on(estimate.value) - on(threshold)) / spread
 
     def decides(n: int) -> float:
         return _decides(distance, n, confidence)
@@ -59,18 +70,32 @@ def more_seeds(
 
 
 def seed_spread(estimate: Estimate, confidence: float) -> float | None:
-    """Standard deviation over seeds behind a Student t interval: half its width, times sqrt(n), over t.
+    """Standard deviation over seeds behind a Student t interval: half its width, times sqrt(n), over t;
+    on the scale of the interval (:func:`scale_of`).
 
-    None where it tells none: unknown ends, one seed, no width, or ends not the same way off the mean.
+    None where it tells none: unknown ends, one seed, no width, or ends that are on no scale the same way off
+    the mean.
     """
-    if estimate.low is None or estimate.high is None or len(estimate.seeds) < 2:
+    scale, n = scale_of(estimate), len(estimate.seeds)
+    if scale is None or n < 2:
         return None
-    n = len(estimate.seeds)
-    half = (estimate.high - estimate.low) / 2
-    if not math.isclose(estimate.value - estimate.low, half, rel_tol=1e-3, abs_tol=1e-12):
-        return None
+    on = SCALES[scale][1]
+    half = (on(estimate.high) - on(estimate.low)) / 2
     spread = half * math.sqrt(n) / float(stats.t.ppf((1 + confidence) / 2, n - 1))
-    return spread if spread > 0 and math.isfinite(estimate.value) else None
+    return spread if spread > 0 else None
+
+
+def scale_of(estimate: Estimate) -> str | None:
+    """The first of :data:`SCALES` on which the ends are the same way off the mean; None: there is none."""
+    numbers = (estimate.low, estimate.value, estimate.high)
+    if any(number is None or not math.isfinite(number) for number in numbers):
+        return None
+    for name, (takes, on) in SCALES.items():
+        if all(map(takes, numbers)):
+            low, middle, high = map(on, numbers)
+            if math.isclose(middle - low, (high - low) / 2, rel_tol=1e-3, abs_tol=1e-12):
+                return name
+    return None
 
 
 def _decides(distance: float, n: int, confidence: float) -> float:

@@ -95,13 +95,23 @@ def _seeds(ax: Axes, x, y, colour: str) -> None:
     ax.plot(x, y, ".", color=colour, alpha=0.5, markersize=4.5, zorder=2)
 
 
+_RATIO_DASHES = {"block": "-", "scaled": (0, (1.5, 1.2)), "still": (0, (5, 1.5))}
+_RATIO_TEXTS = (
+    "block; total weight at its end",
+    "token's log ratio scaled",
+    "block, modules not trained along",
+)
+
+
 def ratio_figure(frame: pd.DataFrame) -> Figure:
     """Variance of the importance ratio and clip fraction over training, by total weight (mpo-fig4).
 
-    Solid: the block's ratio. Dashed: on the same updates, the token's ratio with its log scaled by 1 - S.
+    Solid: the block's ratio. Dotted: on the same updates, the token's ratio with its log scaled by 1 - S.
+    Dashed: the block's ratio in runs whose modules are not trained along with the policy.
 
     Args:
-        frame: ``weight`` (S, 0..1), ``ratio`` (block or scaled), ``step``, ``variance``, ``clip`` (percent).
+        frame: ``weight`` (S, 0..1), ``ratio`` (block, scaled or still), ``step``, ``variance``, ``clip``
+            (percent).
     """
     frame = need(frame, ["weight", "ratio", "step", "variance", "clip"], "ratio frame")
     need_finite(frame, ["variance", "clip"], "ratio frame")
@@ -112,7 +122,7 @@ def ratio_figure(frame: pd.DataFrame) -> Figure:
         ends = []
         for (weight, ratio), rows in frame.groupby(["weight", "ratio"]):
             solid = ratio == "block"
-            line = {"linestyle": "-" if solid else (0, (1.5, 1.2)), "linewidth": 1.7 if solid else 1.1}
+            line = {"linestyle": _RATIO_DASHES[ratio], "linewidth": 1.7 if solid else 1.1}
             rows = rows.sort_values("step")
             ax.plot(rows["step"], rows[column], color=colours[weight], **line)
             if solid:
@@ -125,12 +135,11 @@ def ratio_figure(frame: pd.DataFrame) -> Figure:
     axes[1].set(title="Clip fraction", ylabel="% of tokens")
     axes[1].set_ylim(bottom=0)
     handles = [
-        plt.Line2D([], [], color=INK, linestyle="-", label="ratio of the block; total weight at its end"),
-        plt.Line2D(
-            [], [], color=INK, linestyle=(0, (1.5, 1.2)), linewidth=1.1, label="token's log ratio scaled"
-        ),
+        plt.Line2D([], [], color=INK, linestyle=dashes, linewidth=1.7 if name == "block" else 1.1, label=text)
+        for (name, dashes), text in zip(_RATIO_DASHES.items(), _RATIO_TEXTS, strict=True)
+        if name in set(frame["ratio"])
     ]
-    fig.legend(handles=handles, loc="outside lower center", ncols=2)
+    fig.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return fig
 
 

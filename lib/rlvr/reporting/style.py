@@ -50,6 +50,7 @@ OBJECTIVE_COLOURS = MappingProxyType(
         "ppo": "#6F63BB",
         "grpo_4": "#3A8FD6",
         "mpo_grpo": "#2A9D8F",
+        "mpo_still": "#B0722F",
         # NFPO's ablations: contrast of 3 or more on a light and on a dark page. So many hues cannot all be
         # told apart by everyone: a figure names each arm beside its mark.
         "gspo8": "#3C7CA6",
@@ -92,6 +93,7 @@ OBJECTIVE_LABELS = MappingProxyType(
         "score": "SCoRe",
         "grpo_4": "GRPO, groups of 4",
         "mpo_grpo": "MPO on GRPO",
+        "mpo_still": "MPO, modules not trained",
         "nfpo_n2": "NFPO, N=2",
         "nfpo_n8": "NFPO, N=8",
         "nfpo_n16": "NFPO, N=16",

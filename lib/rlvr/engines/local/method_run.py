@@ -79,7 +79,7 @@ class MethodRun(_Run):
             ]
 
     def _warm_up_critic(self, step: int) -> dict[str, float]:
-        """A rollout of the untrained policy, on which the critic alone learns."""
+        """A rollout of the untrained policy, on which the critic alone learns; ``tokens``, the responses'."""
         job, config, critic = self.job, self.job.train, self.updater.critic
         seed = derive_seed(_CRITIC, job.seed, step)
         problems = training_problems(
@@ -100,7 +100,8 @@ class MethodRun(_Run):
         self.counts["tokens_generated"] += rollout.samples.num_tokens
         self.counts["responses_verified"] += len(rollout.rewards)
         explained = self._row.pop("explained_variance")
-        return {"step": step, "value_loss": sum(losses) / len(losses), "explained_variance": explained}
+        row = {"step": step, "tokens": rollout.samples.num_tokens}
+        return row | {"value_loss": sum(losses) / len(losses), "explained_variance": explained}
 
     # --- a step -------------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class MethodUpdater(Updater):
             values |= self._describe(modules, said, logits.detach(), batch, leaf.detach())
             values |= self._other_clips(leaf.detach(), mtp_leaf.detach(), batch)
             ce, each = cross_entropy(said.log_prob, mask)
-            values |= {f"mtp_loss_{k}": float(value) for k, value in enumerate(each, start=2)}
+            values |= {f"mtp_loss_{k}": float(each[k - 2]) for k in _predicted(said)}
             own = [(ce, torch.ones_like(ce))] if modules.settings.train == "cross_entropy" else []
             own += [(said.log_prob, s) for s in mtp_slope]
             if modules.settings.policy_gradient == "full":
@@ -161,11 +161,18 @@ class MethodUpdater(Updater):
         used = torch.zeros_like(change) if modules.settings.ratio == "scaled" else change
         values = _variances(log_prob - batch.old_log_prob, mask, used, modules.weights)
         for index, rank in enumerate(said.ranks(logits)):
-            k, count = index + 2, exists[..., index].sum().clamp_min(1)
+            k, count = index + 2, len(rank)
+            if not count:  # every response is shorter than k: nothing to say of this module
+                continue
             values[f"mtp_rank_{k}"] = float(rank.double().mean())
             values[f"mtp_top1_{k}"] = float((rank == 1).double().mean())
             values[f"mtp_log_ratio_{k}"] = float(change[..., index].abs().sum() / count)
         return values
+
+
+def _predicted(said: Predictions) -> list[int]:
+    """The k of the modules that had a token to predict: of a response shorter than k there is none."""
+    return [k for k, logits in enumerate(said.logits, start=2) if len(logits)]
 
 
 def _gradient(outputs: list[tuple[Tensor, Tensor]], weights: Tensor) -> Tensor:

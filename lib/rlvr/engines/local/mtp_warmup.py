@@ -25,9 +25,10 @@ _STREAM = 4  # purpose of the random stream of warm-up problems
 
 @dataclass(frozen=True)
 class MtpWarmUpResult:
-    """Modules, and a row per check: ``step``, ``loss`` (mean since the last row, nats per token and module),
-    and on validation solutions, for k = 2..K, ``val_loss_<k>``, ``val_top1_<k>`` (share of targets that the
-    module thinks likeliest) and ``val_rank_<k>`` (mean rank of its likeliest token in the policy's eyes)."""
+    """Modules, and a row per check: ``step``, ``tokens`` (of solutions, trained on so far), ``loss`` (mean
+    since the last row, nats per token and module), and on validation solutions, for k = 2..K,
+    ``val_loss_<k>``, ``val_top1_<k>`` (share of targets that the module thinks likeliest) and
+    ``val_rank_<k>`` (mean rank of its likeliest token in the policy's eyes)."""
 
     modules: MtpModules
     history: list[dict[str, float]]
@@ -50,28 +51,31 @@ def warm_up_modules(
     phi = modules.phi.clone().requires_grad_()
     optimizer = torch.optim.AdamW([phi], lr=own.lr, betas=own.betas, weight_decay=0.0, fused=True)
     checks = pack_solutions(codec, validation_problems(problems, problems.validation))
-    history, losses = [{"step": 0, **_validate(policy, modules, checks)}], []
+    history, losses, tokens = [{"step": 0, "tokens": 0, **_validate(policy, modules, checks)}], [], 0
     for step in range(own.steps):
         optimizer.param_groups[0]["lr"] = own.lr * min(1.0, (step + 1) / 20)
         batch = training_problems(problems, own.batch_size, derive_seed(_STREAM, own.seed, 0), step)
-        losses.append(_step(policy, MtpModules(modules.shape, phi), pack_solutions(codec, batch), optimizer))
+        packed = pack_solutions(codec, batch)
+        losses.append(_step(policy, MtpModules(modules.shape, phi), packed, optimizer))
+        tokens += int(packed.response_mask.sum())
         if on_progress:
             on_progress(step + 1, own.steps)
         if (step + 1) % own.check_every == 0 or step + 1 == own.steps:
             now = MtpModules(modules.shape, phi.detach().clone())
-            row = {"step": step + 1, "loss": sum(losses) / len(losses), **_validate(policy, now, checks)}
-            history.append(row)
+            row = {"step": step + 1, "tokens": tokens, "loss": sum(losses) / len(losses)}
+            history.append(row | _validate(policy, now, checks))
             losses = []
     return MtpWarmUpResult(MtpModules(modules.shape, phi.detach().clone()), history)
 
 
 def history_frame(history: list[dict[str, float]]) -> pd.DataFrame:
-    """A warm-up's history with a row per check and module: ``step``, ``k``, ``loss``, ``top1``, ``rank``."""
+    """A warm-up's history with a row per check and module: ``step``, ``tokens`` (of all modules alike),
+    ``k``, ``loss``, ``top1``, ``rank``."""
     rows = []
     for row in history:
         for k in sorted(int(name.rpartition("_")[2]) for name in row if name.startswith("val_loss_")):
             found = {name: row[f"val_{name}_{k}"] for name in ("loss", "top1", "rank")}
-            rows.append({"step": int(row["step"]), "k": k} | found)
+            rows.append({"step": int(row["step"]), "tokens": int(row["tokens"]), "k": k} | found)
     return pd.DataFrame(rows)
 
 

@@ -211,7 +211,7 @@ class _Run:
         norms = [u.pop("grad_norm") for u in updates]
         row |= {"loss": sum(u.pop("loss") for u in updates) / len(updates)}
         row |= {"grad_norm": sum(norms) / len(norms), "grad_norm_max": max(norms)}
-        row |= objectives.merge_metrics(updates)
+        row |= objectives.merge_metrics(updates, partial=True)
         if more:
             row |= {f"correction_{k}": v for k, v in objectives.merge_metrics(more).items()}
         if kept:
