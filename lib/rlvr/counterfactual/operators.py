@@ -188,7 +188,7 @@ def fitting_operator(name: str, **options: Any) -> Operator:
     """:func:`get_operator` with those of ``options`` that the operator takes.
 
     Settings of a recipe are of all operators; one that only compares need not know them, and what it does
-    not take has no effect [choice].
+    not take has no effect.
     """
     factory = _OPERATORS.get(name)
     if factory is None:
