@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlvr.analysis.backward_transfer import Products, inner_products, transfer
+from rlvr.analysis.backward_transfer import Products, _jackknife, inner_products, transfer
 
 
 def normal(seed, *shape):
@@ -215,3 +215,24 @@ def test_few_batches():
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_interval_of_a_cosine_stays_within_one():
+    """Of noisy gradients whose directions are close: plain Student's interval passes 1 in some."""
+    within = passes = 0
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        mean, other = torch.randn(2, 20, generator=generator)
+        base = mean + torch.randn(5, 20, generator=generator)
+        own = mean + 0.6 * other + torch.randn(5, 20, generator=generator)
+        found = transfer(inner_products(base, own)).cosine
+        if found is None or found.low is None:
+            continue
+        within += 1
+        assert -1 < found.low < found.value < found.high < 1
+        left = [
+            transfer(inner_products(*(g[torch.arange(5) != b] for g in (base, own)))).cosine.value
+            for b in range(5)
+        ]
+        passes += _jackknife(found.value, np.array(left), 5, 0.95).high > 1
+    assert within > 20 and passes > 0

@@ -150,6 +150,28 @@ def test_two_digits_of_the_half_width(numbers, text):
     assert pretty_interval(*numbers) == text
 
 
+def test_an_end_beside_its_threshold_is_not_printed_as_the_threshold():
+    """-0.0203 is not at least -0.02, and does not read as if it were."""
+    assert pretty_interval(0.0004, -0.0203, 0.0211) == "0.000 [-0.020, 0.021]"
+    assert pretty_interval(0.0004, -0.0203, 0.0211, -0.02) == "0.0004 [-0.0203, 0.0211]"
+    assert pretty_interval(0.0004, -0.0003, 0.0211, 0.0) == "0.0004 [-0.0003, 0.0211]"
+    assert pretty_interval(0.0, -0.02, 0.0211, -0.02) == "0.000 [-0.020, 0.021]"
+    ends = {"-": (-0.0203, 0.0211), "+": (-0.0211, 0.0203)}
+    parts = {n: estimate(0.0, *ends["-" if " - 0.60" in n else "+"]) for n in DECLARED["ibpo-c5"].parts}
+    assert "alpha 0.55 - 0.60 0.0000 [-0.0203, 0.0211] (open)" in decide("ibpo-c5", parts, **SETTINGS).note
+
+
+def test_a_test_may_name_the_part_whose_number_stands_for_the_claim():
+    parts = {name: estimate(0.1, 0.05, 0.15) for name in DECLARED["ibpo-c1"].parts}
+    parts["IBPO - GSPO"] = estimate(-0.03, -0.04, -0.02)
+    parts["IBPO - GSPO with best of 8"] = estimate(-0.25, -0.26, -0.24)
+    claim = decide("ibpo-c1", parts, **SETTINGS)
+    assert (claim.verdict, claim.effect, claim.ci_low) == ("contradicted", -0.03, -0.04)
+    assert "The effect is that of 'IBPO - GSPO'." in claim.note
+    unknown = parts | {"IBPO - GSPO": estimate(math.nan, None, None, n=0, seeds=())}
+    assert decide("ibpo-c1", unknown, **SETTINGS).effect == -0.25  # another one that tells something
+
+
 def test_what_is_read_is_what_was_written(tmp_path):
     save_table(tmp_path, FRAME, meta(notes="|bias|"))
     bundles, _ = load_bundles([tmp_path])

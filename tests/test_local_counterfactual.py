@@ -472,7 +472,8 @@ def test_compute_is_counted_token_by_token(problems):
     expected.add("correction", "prefill", own)
     expected.add("correction", "decode", fixes, [p for p in own for _ in range(3)])
     expected.add("correction", "verify", fixes)
-    expected.add("correction", "compare", fixes)
+    handed = [lengths[row] for row in c.rows.tolist() for _ in range(3)]
+    expected.add("correction", "compare", [a + b for a, b in zip(handed, fixes, strict=True)])
     assert Ledger.from_dict(run.compute.table) == expected
     for batch, others in run._updates(rollout):
         run._count_update(batch, others)

@@ -7,7 +7,7 @@ import torch
 from rlvr import objectives
 from rlvr.checks import check_choice
 from rlvr.config import Scale
-from rlvr.counterfactual.operators import get_operator
+from rlvr.counterfactual.operators import fitting_operator
 from rlvr.counterfactual.prompts import TOKEN_TEMPLATES
 from rlvr.engines.local.methods import resolve
 from rlvr.problems import get_task
@@ -37,7 +37,8 @@ def check_recipes(scale: Scale) -> None:
                         f"operator='failing_tests': task {scale.problems.task!r} has no tests; allowed are "
                         "tasks whose responses are run"
                     )
-                get_operator(recipe.counterfactual.operator, insertions=recipe.counterfactual.insertions)
+                own = recipe.counterfactual
+                fitting_operator(own.operator, insertions=own.insertions)
         except (ValueError, TypeError) as error:
             raise ValueError(f"recipes.{arm}: {error}") from None
     if scale.engine == "verl":

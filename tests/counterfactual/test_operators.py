@@ -10,6 +10,7 @@ from rlvr.counterfactual.operators import (
     Candidate,
     Comparison,
     compare_batch,
+    fitting_operator,
     get_operator,
     list_operators,
     register_operator,
@@ -163,6 +164,21 @@ def test_an_operator_of_your_own(monkeypatch):
         ValueError, match=r"unchanged=torch.bool \[1, 1\] of response 0: allowed is bool \[1, 2\]"
     ):
         compare_batch(Short(), [0], [Candidate([1, 2])], [[]], [[Candidate([3])]])
+
+
+def test_options_go_to_those_that_take_them(monkeypatch):
+    """What takes ``insertions``, by name or in ``**``, is given it; what does not is made without."""
+    monkeypatch.setattr(operators, "_OPERATORS", dict(operators._OPERATORS))
+    register_operator("every", lambda **options: options)
+    register_operator("none", lambda: "made")
+    assert fitting_operator("every", insertions="both") == {"insertions": "both"}
+    assert fitting_operator("none", insertions="both") == "made"
+    for name in ("compare_and_correct", "syntax_trees", "control_flow", "failing_tests"):
+        assert fitting_operator(name, insertions="both").insertions == "both"
+    with pytest.raises(ValueError, match="insertions='first': allowed are"):
+        fitting_operator("syntax_trees", insertions="first")
+    with pytest.raises(ValueError, match="did you mean 'syntax_trees'"):
+        fitting_operator("syntax_tree", insertions="next")
 
 
 def test_bad_input():

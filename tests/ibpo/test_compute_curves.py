@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlvr.analysis.compute_curves import common_grid, ratios, reached, smoothed
+from rlvr.analysis.compute_curves import common_grid, ratios, reached, runs_that_reach, smoothed
 
 CURVE = pd.DataFrame({"flops": [1.0, 2.0, 4.0, 8.0], "reward": [0.1, 0.3, 0.2, 0.9]})
 
@@ -49,6 +49,17 @@ def test_a_reward_that_is_never_reached_is_a_bound():
     assert found.estimate is None and "above" in found.format()
     with pytest.raises(ValueError, match="allowed is less"):
         reached(data, "a", 0.3, 9.0)
+
+
+def test_a_run_that_starts_above_the_reward_has_reached_it():
+    data = curves(
+        a_0=([1, 2, 3, 4], [0.4, 0.5, 0.6, 0.8]), b_0=([1, 2, 3, 4], [0.0, 0.2, 0.4, 0.8]),
+        a_1=([1, 2, 3, 4], [0.0, 0.2, 0.4, 0.8]), b_1=([1, 2, 3, 4], [0.0, 0.0, 0.0, 0.2]),
+    )  # fmt: skip
+    assert runs_that_reach(reached(data, "a", 0.3, 0)) == "2 of 2, 1 at the first point"
+    assert runs_that_reach(reached(data, "b", 0.3, 0)) == "1 of 2"
+    first = ratios(data[data["seed"] == 0], "b", 0.3, 0, 0.9)["a"]
+    assert first.estimate is None and first.format() == "below 0.40"  # at most 1, over 2.5
 
 
 def test_seeds_meet_on_one_grid():

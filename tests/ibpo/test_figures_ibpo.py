@@ -59,6 +59,19 @@ def test_success_is_binned_over_the_training():
     assert first.get_ylim() == (0, 1) and second.get_ylim()[1] < 0.1
 
 
+def test_more_than_three_panels_go_into_a_second_row():
+    rows = [
+        {"arm": "ibpo", "seed": s, "share": share, **dict.fromkeys("abcde", 0.3)}
+        for s in (0, 1)
+        for share in (0.1, 0.9)
+    ]
+    frame = pd.DataFrame(rows)
+    frame.loc[frame["share"] == 0.1, "d"] = np.nan
+    axes = success_figure(frame, {name: name.upper() for name in "abcde"}).axes
+    assert [ax.get_title(loc="left") for ax in axes] == list("ABCDE")
+    assert len(axes[3].lines[0].get_xdata()) == 1
+
+
 def test_variance_panels():
     weights = (0.0, 0.6, 1.2)
     simulated = pd.DataFrame(

@@ -15,6 +15,7 @@ from rlvr.analysis.ibpo_ablations import (
     changed,
     choice_table,
     claim_parts,
+    fifths_table,
     over_seeds,
     part_table,
     seeds_note,
@@ -114,7 +115,28 @@ def test_claims_have_all_their_parts(scores):
     up, down = (found["ibpo-c5"][f"alpha {pair}"].value for pair in ("0.55 - 0.60", "0.60 - 0.55"))
     assert up == pytest.approx(-down)
     assert claim_parts(SCALE, scores[scores["method"] != "joint_only"], 0.9).keys() == {"ibpo-c5"}
-    assert "0, 1, 2" in seeds_note(scores, ["ibpo", "joint_only"])
+
+
+def test_seeds_stand_beside_what_rests_on_them(scores, metrics):
+    """An ablation of two seeds beside a full method of three."""
+    fewer = scores[(scores["method"] != "joint_only") | (scores["seed"] != 1)]
+    table = part_table(fewer, metrics, 0.9)
+    row = table.loc["IBPO, joint training only"]
+    assert (row["its seeds"], row["seeds of the difference"]) == ("2 (0 2)", "2 (0 2)")
+    assert row["minus the full method"].seeds == (0, 2)
+    full = table.loc["IBPO"]
+    assert (full["its seeds"], full["seeds of the difference"]) == ("3 (0 1 2)", "")
+    more = table.loc["GSPO + prompt at test time"]
+    assert more["seeds of the difference"] == "3 (0 1 2)"
+    assert seeds_note(claim_parts(SCALE, fewer, 0.9)["ibpo-c4"]) == (
+        "Over seeds 0, 1, 2, which both sides have: full - prompt only; full - one trajectory; "
+        "full - shaping only. Over seeds 0, 2, which both sides have: full - joint only."
+    )
+    for other in (
+        setting_table(fewer, metrics, arms_over(SCALE, "shaping_weight"), "lambda", 0.9, {}).loc["0"],
+        choice_table(SCALE, fewer[fewer["method"] != "x"], metrics, 0.9).iloc[0],
+    ):
+        assert other["seeds of the difference"] == ("2 (0 2)" if other.name == "0" else "3 (0 1 2)")
 
 
 def test_success_by_fifths(metrics):
@@ -128,6 +150,27 @@ def test_success_by_fifths(metrics):
     with pytest.raises(ValueError, match="do not fill five fifths"):
         success_by_fifths(metrics[metrics["step"] < 3], "ibpo")
     assert parts["highest fifth"].value == pytest.approx(np.mean([(i + s + 8.5) / 100 for s in SEEDS]))
+
+
+def test_fifths_as_a_table():
+    """Ten steps of two seeds; seed 1 has no such correction in the first fifth, nobody in the second."""
+    rows = [
+        {"arm": "ibpo", "seed": s, "step": t, "reward": 0.5, "copies_of_accepted": 0.1 * s + 0.01 * t}
+        for s in (0, 1)
+        for t in range(10)
+    ]
+    frame = pd.DataFrame(rows)
+    frame.loc[(frame["step"] < 2) & (frame["seed"] == 1), "copies_of_accepted"] = np.nan
+    frame.loc[frame["step"].isin((2, 3)), "copies_of_accepted"] = np.nan
+    columns = {"copies_of_accepted": "copies", "not_logged": "other"}
+    table = fifths_table(frame, "ibpo", columns, 0.9)
+    first, second, *_, last = table["copies"]
+    assert first.value == pytest.approx(0.005) and first.n == 1 and first.low is None
+    assert second is NOT_MEASURED
+    assert last.value == pytest.approx(0.085 + 0.05) and last.n == 2 and last.seeds == (0, 1)
+    assert last.low < last.value < last.high
+    assert all(cell is NOT_MEASURED for cell in table["other"])
+    Table.from_frame(table)
 
 
 @pytest.mark.parametrize("claim_id", [f"ibpo-c{n}" for n in range(1, 8)])

@@ -23,10 +23,11 @@ from rlvr.analysis.ibpo_scores import (
     gain_frame,
     p_text,
     p_value_table,
+    revision_note,
+    revision_shares,
     score_frame,
     score_table,
     sets_of,
-    shared_seeds,
 )
 
 SEEDS = (0, 1, 2)
@@ -110,7 +111,6 @@ def test_accuracy_and_paired_difference_by_a_loop(scores):
 def test_differences_are_over_common_seeds_alone(scores):
     fewer = scores[(scores["method"] != "gspo") | (scores["seed"] != 1)]
     assert differences(fewer, "ibpo", "gspo").index.tolist() == [0, 2]
-    assert shared_seeds(fewer, ["ibpo", "gspo"]) == (0, 2)
     with pytest.raises(ValueError, match="no seed in common"):
         differences(scores[scores["method"] != "gspo"], "ibpo", "gspo")
     lost = scores[~((scores["method"] == "gspo") & (scores["problem"] == "p3"))]
@@ -171,3 +171,26 @@ def test_a_real_difference_is_found():
     scores = score_frame(samples, revised_frame(), selected_frame(samples))
     found = difference(scores, "ibpo", "gspo", 0.95)
     assert found.low > 0.4 and isinstance(scores, pd.DataFrame)
+
+
+def test_what_revisions_spoil_and_repair():
+    """Seed 0: of two right ones one is spoilt, of two wrong ones none is repaired; seed 1: of one right one
+    none, of three wrong ones one."""
+    before, after = [[1, 1, 0, 0], [1, 0, 0, 0]], [[1, 0, 0, 0], [1, 1, 0, 0]]
+
+    def frame(values, **labels):
+        rows = [
+            {"seed": seed, "problem": "p", "sample": j, "correct": bool(v)}
+            for seed, own in enumerate(values)
+            for j, v in enumerate(own)
+        ]
+        return pd.DataFrame(rows).assign(**labels).astype({"correct": "boolean"})
+
+    samples = pd.concat([frame(before, arm="gspo"), frame(after, arm="other")])
+    revised = frame(after, method="gspo_prompt")[::-1]  # rows meet by their keys
+    found = revision_shares(samples, revised, {"gspo_prompt": "gspo"}, 0.9)
+    check(found.loc["gspo_prompt", "spoilt"], student([0.5, 0.0]))
+    check(found.loc["gspo_prompt", "repaired"], student([0.0, 1 / 3]))
+    assert revision_note(found).startswith("GSPO with prompt: the revision spoils 0.250 [")
+    with pytest.raises(ValueError, match="no revision of gspo's samples by 'score_second'"):
+        revision_shares(samples, revised, {"score_second": "gspo"}, 0.9)

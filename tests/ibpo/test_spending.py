@@ -9,7 +9,7 @@ from rlvr.config_corrections import Counterfactual, SelfCorrection
 from rlvr.engines.local.accounting import table_of
 from rlvr.engines.local.job import Job
 from rlvr.engines.local.spending import is_spent, processor_seconds, share_spent, spent
-from rlvr.engines.local.training import run_of, train
+from rlvr.engines.local.training import _Run, run_of, train
 from rlvr.evaluation import Ledger, ModelShape
 from rlvr.storage import read_json
 
@@ -111,6 +111,20 @@ def test_a_run_leaves_and_resumes_with_a_budget(tmp_path, costs):
     for name in ("metrics.parquet", "compute.parquet", "final/model.safetensors"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert processor_seconds(base, one, steps=1) > 0
+
+
+def test_processor_time_is_that_of_what_the_flops_count(tmp_path, monkeypatch, costs):
+    """Validation, which is not in the FLOPs, is not timed either; the run is otherwise a normal one."""
+    random_policy().save_pretrained(tmp_path)
+    codec().save(tmp_path)
+    clock = iter([10.0, 13.0])
+    monkeypatch.setattr("time.process_time", lambda: next(clock))
+
+    def refuse(self):
+        raise AssertionError("validated")
+
+    monkeypatch.setattr(_Run, "_validate", refuse)
+    assert processor_seconds(tmp_path, job(steps=2), steps=2) == pytest.approx(3.0 / costs[1])
 
 
 def test_too_few_steps_for_the_budget_are_an_error(costs):

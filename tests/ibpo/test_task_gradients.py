@@ -46,10 +46,11 @@ def gradient(prompts, tokens, lengths, size, advantages):
 
 def test_products_are_those_of_the_policy_gradients(folder):
     found = measure(folder, job(), batches=2, seed=9)
-    gradients, accuracy = [], []
+    gradients, accuracy, asked = [], [], []
     for number in range(2):
         config = job().train
         problems = training_problems(PROBLEMS, 4, derive_seed(_PROBLEMS, 9), number)
+        asked += [problem.id for problem in problems]
         rollout = collect(random_policy(), codec(), problems, config, derive_seed(_ROLLOUT, 9, number))
         full = correct(
             random_policy(), codec(), problems, rollout, SETTINGS, max_new_tokens=10, temperature=1.0,
@@ -67,6 +68,7 @@ def test_products_are_those_of_the_policy_gradients(folder):
             expected = float(gradients[i][0].double() @ gradients[j][1].double())
             assert float(found.products.cross[i, j]) == pytest.approx(expected, rel=1e-3, abs=1e-7)
     assert torch.equal(torch.from_numpy(found.accuracy).float(), torch.cat(accuracy))
+    assert found.problems.tolist() == asked
     assert found.phi.shape == found.accuracy.shape and (found.phi[found.accuracy == 1] == 0).all()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlvr.analysis.backward_transfer import inner_products, transfer
-from rlvr.analysis.transfer_table import transfer_table
+from rlvr.analysis.transfer_table import _over_seeds, transfer_table
 from rlvr.evaluation import Estimate, seed_interval
 from rlvr.reporting.cells import NOT_MEASURED
 from rlvr.reporting.table import Table
@@ -28,9 +28,11 @@ def test_rows_are_the_transfers_and_their_mean():
     assert table.loc["base model", "cosine"].seeds == (7,)
     own = {seed: transfer(p, confidence=0.9).cosine.value for seed, p in trained.items()}
     assert table.loc["after IBPO, seed 5", "cosine"].value == own[5]
-    mean = seed_interval(list(own.values()), [3, 5], confidence=0.9)
-    assert table.loc["after IBPO, mean over seeds", "cosine"] == mean
-    assert mean.value == pytest.approx(np.mean(list(own.values()))) and mean.value > 0.9
+    mean = table.loc["after IBPO, mean over seeds", "cosine"]
+    assert mean.value == pytest.approx(np.mean(list(own.values())), abs=0.01) and mean.value > 0.9
+    shares = [transfer(p, confidence=0.9).ratio.value for p in trained.values()]
+    expected = seed_interval(shares, [3, 5], confidence=0.9)
+    assert table.loc["after IBPO, mean over seeds", "share of a base step"] == expected
     Table.from_frame(table)
 
 
@@ -43,3 +45,19 @@ def test_a_length_that_noise_hides_is_not_measured():
     assert table.loc["base model", "share of a base step"] is NOT_MEASURED
     assert table.loc["after IBPO, mean over seeds", "share of a base step"] is NOT_MEASURED
     assert isinstance(table.loc["base model", "inner product"], Estimate)
+
+
+def test_the_interval_of_cosines_is_fisher_s():
+    """Cosines 0.6 and 0.96, whose z are 0.6931 and 1.9459: mean 1.3195, half width 63.657 / 2 of their
+    difference at 99%; plain Student would reach from -10 to 12."""
+    found = _over_seeds({0: 0.6, 1: 0.96}, 0.99, cosine=True)
+    assert found.value == pytest.approx(np.tanh(1.31952), abs=1e-4)
+    half = 63.65674 * 1.25276 / 2
+    assert found.low == pytest.approx(np.tanh(1.31952 - half), abs=1e-4)
+    assert -1 <= found.low < found.value < found.high <= 1
+    three = _over_seeds({0: 0.5, 1: 0.6, 2: 0.7}, 0.95, cosine=True)
+    z = np.arctanh([0.5, 0.6, 0.7])
+    half = 4.302653 * z.std(ddof=1) / np.sqrt(3)
+    assert (three.low, three.high) == pytest.approx(tuple(np.tanh([z.mean() - half, z.mean() + half])))
+    unknown = _over_seeds({0: 0.6, 1: 1.02}, 0.95, cosine=True)
+    assert unknown.low is None and unknown.value == pytest.approx(0.81)

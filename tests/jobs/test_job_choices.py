@@ -106,6 +106,8 @@ def choices():
                 yield ("ModuleWarmUp" if "warmup" in parts else "Modules"), parts[-1]
             elif parts[0] == "arms" and parts[-1] in NO_NUMBER_OF:
                 continue
+            elif parts[2:3] == ["change"] and parts[-1] == "steps":  # an arm's own length
+                yield SECTIONS[parts[3]].__name__, parts[-1]
             elif parts[0] == "arms":
                 own = next((name for name in ("nfpo", "mpo_d10") if parts[1].startswith(name)), parts[1])
                 yield own.removesuffix("_d10"), parts[-1]

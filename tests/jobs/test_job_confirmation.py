@@ -81,28 +81,28 @@ def test_open_runs_are_those_without_their_last_checkpoint(tmp_path):
 def test_a_whole_graph_wants_the_hours_of_the_plan(tmp_path):
     file = experiments()
     total = sum(3 * plan(file.get(name)).gpu_hours[1] for name in file.names if not file.get(name).needs)
-    assert 790 < total < 791
+    assert 754 < total < 755
     with pytest.raises(ValueError) as refused:
         check_whole_graph(file, {}, tmp_path)
     lines = str(refused.value).splitlines()
-    assert lines[0] == "the graph of one_gpu launches 66 trainings, up to 791 GPU-hours; nothing was launched"
+    assert lines[0] == "the graph of one_gpu launches 66 trainings, up to 755 GPU-hours; nothing was launched"
     assert [line.split(":", 1)[1].strip() for line in lines[1:]] == [
         "make plan SCALE=one_gpu",
         f"dvc repro {ONE_GPU}:train@nfpo-0.6b-grpo-0",
         "the same with merge@, evaluate@",
-        "make repro SCALE=one_gpu CONFIRM_GPU_HOURS=791",
+        "make repro SCALE=one_gpu CONFIRM_GPU_HOURS=755",
     ]
-    for given in ("790", "0", "-1", " ", "nan"):
+    for given in ("754", "0", "-1", " ", "nan"):
         with pytest.raises(ValueError, match="nothing was launched"):
             check_whole_graph(file, {"CONFIRM_GPU_HOURS": given}, tmp_path)
     with pytest.raises(ValueError, match="CONFIRM_GPU_HOURS='yes': allowed is a number"):
         check_whole_graph(file, {"CONFIRM_GPU_HOURS": "yes"}, tmp_path)
-    assert "confirmed by CONFIRM_GPU_HOURS=791" in check_whole_graph(
-        file, {"CONFIRM_GPU_HOURS": "791"}, tmp_path
+    assert "confirmed by CONFIRM_GPU_HOURS=755" in check_whole_graph(
+        file, {"CONFIRM_GPU_HOURS": "755"}, tmp_path
     )
     for seed in (0, 1, 2):
         save_last_checkpoint("nfpo-0.6b-nfpo", seed, tmp_path)
-    with pytest.raises(ValueError, match=r"launches 63 trainings, up to 753 GPU-hours"):
+    with pytest.raises(ValueError, match=r"launches 63 trainings, up to 717 GPU-hours"):
         check_whole_graph(file, {}, tmp_path)
 
 
@@ -144,7 +144,7 @@ def test_what_may_not_start_says_why(tmp_path, name, message):
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-@pytest.mark.parametrize(("hours", "launched"), [(None, False), ("790", False), ("791", True)])
+@pytest.mark.parametrize(("hours", "launched"), [(None, False), ("754", False), ("755", True)])
 def test_make_repro_refuses(tmp_path, monkeypatch, hours, launched):
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)

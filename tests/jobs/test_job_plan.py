@@ -10,10 +10,12 @@ from rlvr.engines.jobs.costs import summary
 from rlvr.engines.jobs.experiments import Experiment, GPUHours
 from rlvr.engines.jobs.hardware import CARDS, MODELS
 from rlvr.engines.jobs.plan import (
+    HIGH,
     LOW,
     corrections,
     plan,
     refusals,
+    steps_at_equal_compute,
     survival,
     training_seconds,
     writing_seconds,
@@ -217,7 +219,7 @@ def test_corrections_are_written_and_trained_on_too():
     wrong = experiment.expected.model_copy(update={"wrong_share": (0.25, 0.25)})
     experiment = experiment.model_copy(update={"expected": wrong})
     assert corrections(plain, 0) == 0 and corrections(experiment, 0) == 256
-    responses = 100 * 256
+    responses = experiment.update.steps * 256
     ends = zip(
         plan(plain).tokens, plan(experiment).tokens, experiment.expected.mean_response_length, strict=True
     )
@@ -231,3 +233,31 @@ def test_corrections_are_written_and_trained_on_too():
     assert hours[0] < hours[1] < hours[2] < 4 * hours[0]
     some = experiment.counterfactual.model_copy(update={"targets": 1})
     assert corrections(experiment.model_copy(update={"counterfactual": some}), 0) == 128
+
+
+@pytest.mark.parametrize("scale", ["paper", "one_gpu"])
+def test_arms_of_ibpo_have_equal_planned_compute(scale):
+    """Writing and training of all steps, at the middle of the band, within half a step of GSPO's."""
+    file = experiments(scale)
+    names = [name for name in file.names if name.startswith("ibpo-")]
+    arms = 0
+    for name in names:
+        experiment, gspo = file.get(name), file.get(f"{name.rsplit('-', 1)[0]}-gspo")
+        if experiment.counterfactual is None:
+            continue
+        arms += 1
+        assert experiment.update.steps == steps_at_equal_compute(experiment, gspo), name
+        step, of_gspo = (sum(plan(e).compute_seconds) / 2 for e in (experiment, gspo))
+        assert abs(experiment.update.steps * step - gspo.update.steps * of_gspo) <= step / 2, name
+    assert arms == {"paper": 18, "one_gpu": 2}[scale]
+
+
+def test_steps_at_equal_compute_by_hand():
+    """What is around a step does not count: a constant, and weights and offloaded state over the bus."""
+    experiment = experiments("one_gpu").get("ibpo-0.6b-gspo")
+    found = plan(experiment)
+    assert steps_at_equal_compute(experiment, experiment) == experiment.update.steps == 200
+    for which, a in ((0, LOW), (1, HIGH)):
+        around = found.step_seconds[which] - found.compute_seconds[which]
+        moved = 2 * MODELS[experiment.model].parameters * (1 + 16 * experiment.update.offload)
+        assert around == pytest.approx(a.step + moved / 10e9)

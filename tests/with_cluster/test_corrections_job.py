@@ -345,7 +345,9 @@ def test_everything_is_counted(jobs):
                 "verify": written,
                 "train": written + sum(len(row.prompt) for row in rows),
             }
-            counted |= {"compare": written} if purpose == "correction" else {}
+            if purpose == "correction":
+                own = [len(found.base[row].response) for row in found.judged.rows.tolist()]
+                counted["compare"] = written + done.settings.corrections * sum(own)
             for activity, tokens in counted.items():
                 name = f"{purpose}_{activity}_tokens"
                 assert done.job.metrics[step][f"rlvr/compute/{name}"] == tokens, name

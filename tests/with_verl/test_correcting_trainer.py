@@ -356,6 +356,10 @@ def test_what_a_step_computes_is_counted(run):
         counted = {"decode": written, "verify": written, "train": read + written}
         for activity, tokens in counted.items():
             assert done.metrics[f"rlvr/compute/{purpose}_{activity}_tokens"] == tokens
+    seed = derive_seed(REFERENCES, derive_seed(CORRECTIONS, SEED, 0))
+    rows, _ = choose_targets(done.matrix, done.settings, seed)
+    of = sum(len(done.field(done.key_of(row), "responses")) for row in rows.tolist())
+    assert done.metrics["rlvr/compute/correction_compare_tokens"] == written + 3 * of
     asked = sum(map(len, done.writer.asked))
     found = [done.metrics[f"rlvr/compute/{purpose}_prefill_tokens"] for purpose in ("base", "correction")]
     assert sum(found) == asked

@@ -20,15 +20,15 @@ All are of *expected* gradients, and batches give noisy ones. Two traps, both te
 made of the base task's own responses, so gradients of one batch share their noise, and their product is not
 that of the expectations; and noise lengthens gradients, so the cosine of averages is too small. Products are
 therefore taken between *different* batches only, norms too, which is unbiased. Intervals: jackknife over
-batches, Student's t. What training with and without the task gives in the end is another question, for
-runs of several seeds.
+batches, Student's t; of the cosine in Fisher's z, so that they lie within [-1, 1]. What training with and
+without the task gives in the end is another question, for runs of several seeds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -131,14 +131,18 @@ def transfer(products: Products, learning_rate: float = 1.0, *, confidence: floa
         if math.isnan(found):
             return None
         left = np.array([statistic(m) for m in without])
-        return _jackknife(found, left, shape[0], confidence)
+        jackknife = _jackknife_of_cosine if statistic is cosine else _jackknife
+        return jackknife(found, left, shape[0], confidence)
+
+    def cosine(m: np.ndarray) -> float:
+        return m[1] / math.sqrt(m[0] * m[2]) if m[0] > 0 and m[2] > 0 else math.nan
 
     change = estimate(lambda m: rate * m[1])
     assert change is not None  # gradients are finite
     return Transfer(
         change,
         estimate(lambda m: m[1] / m[0] if m[0] > 0 else math.nan),
-        estimate(lambda m: m[1] / math.sqrt(m[0] * m[2]) if m[0] > 0 and m[2] > 0 else math.nan),
+        estimate(cosine),
     )
 
 
@@ -160,3 +164,16 @@ def _jackknife(value: float, without: np.ndarray, n: int, confidence: float) -> 
         half = stats.t.ppf((1 + confidence) / 2, n - 1) * pseudo.std(ddof=1) / math.sqrt(n)
         return with_interval(value, value - half, value + half, n, "batches", (), method)
     return Estimate(value, None, None, n, "batches", (), method)
+
+
+def _jackknife_of_cosine(value: float, without: np.ndarray, n: int, confidence: float) -> Estimate:
+    """:func:`_jackknife` of Fisher's ``z = atanh``, back on the scale of the cosine; the value stays.
+
+    Unknown where an estimate is no cosine (beyond 1, which products of different batches may give).
+    """
+    if (np.abs([value, *without]) >= 1).any():
+        method = "jackknife over batches; unknown: an estimate reaches 1, beyond which there is no cosine"
+        return Estimate(value, None, None, n, "batches", (), method)
+    found = _jackknife(math.atanh(value), np.arctanh(without), n, confidence)
+    low, high = (None if end is None else math.tanh(end) for end in (found.low, found.high))
+    return replace(found, value=value, low=low, high=high, method=f"{found.method} of Fisher's z")

@@ -70,6 +70,13 @@ def reached(curves: pd.DataFrame, arm: str, threshold: float, window: float) -> 
     return found
 
 
+def runs_that_reach(found: Mapping[int, Reached]) -> str:
+    """``5 of 5``, and how many were there at their first point, whose compute has an upper bound alone."""
+    there = sum(run.state != "never" for run in found.values())
+    first = sum(run.state == "at start" for run in found.values())
+    return f"{there} of {len(found)}" + (f", {first} at the first point" if first else "")
+
+
 def ratios(
     curves: pd.DataFrame, baseline: str, threshold: float, window: float, confidence: float
 ) -> dict[str, ComputeRatio]:

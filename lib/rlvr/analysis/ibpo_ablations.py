@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rlvr.analysis.ibpo_scores import accuracy, difference, shared_seeds
+from rlvr.analysis.ibpo_scores import accuracy, difference
 from rlvr.config import Scale
 from rlvr.config_corrections import Counterfactual
 from rlvr.evaluation import Estimate, seed_interval
-from rlvr.reporting.cells import NOT_MEASURED, Exact
+from rlvr.reporting.cells import NOT_MEASURED, Exact, seeds_text
 
 FULL = "ibpo"
 #: Rows of Table 3; the last but one is not the paper's.
@@ -94,13 +94,29 @@ def part_table(scores: pd.DataFrame, metrics: pd.DataFrame, confidence: float) -
     for method, label in PARTS.items():
         if method not in set(scores["method"]):
             continue
-        row = {"method": label, "held-out pass@1": accuracy(scores, method, confidence)}
-        row["minus the full method"] = "" if method == FULL else difference(scores, method, FULL, confidence)
+        row = {"method": label} | _compared(scores, method, FULL, "minus the full method", confidence)
         arm = "gspo" if method == "gspo_prompt" else method
         row["steps"] = _steps(metrics, arm)
         row["corrections right, late"] = over_seeds(metrics, arm, "corrections_right", confidence, LATE)
         rows.append(row)
     return pd.DataFrame(rows).set_index("method")
+
+
+def _compared(
+    scores: pd.DataFrame, method: str, other: str, title: str, confidence: float
+) -> dict[str, Estimate | str]:
+    """Cells of a row: accuracy over the method's own seeds, and its difference over those that both have."""
+    own = accuracy(scores, method, confidence)
+    row = {"held-out pass@1": own, "its seeds": seeds_cell(own), title: "", "seeds of the difference": ""}
+    if method != other:
+        row[title] = difference(scores, method, other, confidence)
+        row["seeds of the difference"] = seeds_cell(row[title])
+    return row
+
+
+def seeds_cell(estimate: Estimate) -> str:
+    """``3 (0 1 2)``."""
+    return f"{estimate.n} ({seeds_text(estimate.seeds)})"
 
 
 def _steps(metrics: pd.DataFrame, arm: str) -> Exact:
@@ -122,9 +138,7 @@ def setting_table(
     for value, arm in arms.items():
         row = {name: f"{value:g}"}
         row |= {title: over_seeds(metrics, arm, metric, confidence) for title, metric in columns.items()}
-        row["held-out pass@1"] = accuracy(scores, arm, confidence)
-        row["minus the paper's setting"] = "" if arm == FULL else difference(scores, arm, FULL, confidence)
-        rows.append(row)
+        rows.append(row | _compared(scores, arm, FULL, "minus the paper's setting", confidence))
     return pd.DataFrame(rows).set_index(name)
 
 
@@ -140,8 +154,7 @@ def choice_table(
             {
                 "what the text leaves open": topic,
                 "here tried": what,
-                "held-out pass@1": accuracy(scores, arm, confidence),
-                "minus what we do": difference(scores, arm, other, confidence),
+                **_compared(scores, arm, other, "minus what we do", confidence),
                 "flagged as rewrite": over_seeds(metrics, arm, "rewrites", confidence),
                 "corrections right": over_seeds(metrics, arm, "corrections_right", confidence),
             }
@@ -172,9 +185,21 @@ def claim_parts(scale: Scale, scores: pd.DataFrame, confidence: float) -> dict[s
     return found
 
 
-def seeds_note(scores: pd.DataFrame, methods: list[str]) -> str:
-    """Which seeds the differences rest on, where arms have others."""
-    return f"Differences are over seeds {', '.join(map(str, shared_seeds(scores, methods)))}."
+SEEDS_NOTE = (
+    "Arms have different seeds: an accuracy is over the seeds of its own row, a difference over those that "
+    "both of its rows have, named beside it, so that it need not be the difference of the two accuracies."
+)
+
+
+def seeds_note(parts: Mapping[str, Estimate]) -> str:
+    """Which seeds each difference rests on."""
+    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for name, estimate in parts.items():
+        by_seeds.setdefault(tuple(estimate.seeds), []).append(name)
+    return " ".join(
+        f"Over seeds {', '.join(map(str, seeds))}, which both sides have: {'; '.join(names)}."
+        for seeds, names in by_seeds.items()
+    )
 
 
 def success_by_fifths(metrics: pd.DataFrame, arm: str, column: str = "corrections_right") -> pd.DataFrame:
@@ -183,13 +208,36 @@ def success_by_fifths(metrics: pd.DataFrame, arm: str, column: str = "correction
     Raises:
         ValueError: a run of fewer than five steps, or a fifth without the metric.
     """
+    found = _fifths(metrics, arm, column)
+    for seed, row in found.iterrows():
+        if row.isna().any():
+            raise ValueError(f"{arm}, seed {seed}: its steps with {column} do not fill five fifths")
+    return found
+
+
+def _fifths(metrics: pd.DataFrame, arm: str, column: str) -> pd.DataFrame:
+    """[seeds, 5]; NaN where a fifth has no value."""
     rows = {}
     for seed, run in metrics[(metrics["arm"] == arm) & metrics["reward"].notna()].groupby("seed"):
         parts = np.array_split(run.sort_values("step")[column].to_numpy(float), 5)
-        if not all(np.isfinite(part).any() for part in parts):
-            raise ValueError(f"{arm}, seed {seed}: {len(run)} steps with {column} do not fill five fifths")
-        rows[int(seed)] = [float(np.nanmean(part)) for part in parts]
+        rows[int(seed)] = [float(np.nanmean(p)) if np.isfinite(p).any() else np.nan for p in parts]
     return pd.DataFrame.from_dict(rows, orient="index", columns=range(1, 6)).sort_index()
+
+
+def fifths_table(
+    metrics: pd.DataFrame, arm: str, columns: Mapping[str, str], confidence: float
+) -> pd.DataFrame:
+    """A row per fifth of the training, a column per metric (``columns``: metric -> title): the mean over the
+    seeds that have it there, Student's t over them; NOT_MEASURED where none has."""
+    table = {}
+    for column, title in columns.items():
+        cells = dict.fromkeys(range(1, 6), NOT_MEASURED)
+        if column in metrics:
+            for fifth, values in _fifths(metrics, arm, column).items():
+                if len(known := values.dropna()):
+                    cells[fifth] = seed_interval(known, confidence=confidence)
+        table[title] = {f"fifth {k} of the training": cell for k, cell in cells.items()}
+    return pd.DataFrame(table).rename_axis("corrections")
 
 
 def success_parts(fifths: pd.DataFrame, confidence: float) -> dict[str, Estimate]:

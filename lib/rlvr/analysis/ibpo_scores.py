@@ -7,7 +7,7 @@ with them is then the same for all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -225,7 +225,38 @@ def gain_contrast(scores: pd.DataFrame, a: str, b: str, confidence: float) -> Es
     return seed_interval((hard - easy).to_numpy(), hard.index.tolist(), confidence=confidence)
 
 
-def shared_seeds(scores: pd.DataFrame, methods: Sequence[str]) -> tuple[int, ...]:
-    """Seeds that every method has."""
-    seeds = [set(scores.loc[scores["method"] == method, "seed"]) for method in methods]
-    return tuple(sorted(int(seed) for seed in set.intersection(*seeds)))
+def revision_shares(
+    samples: pd.DataFrame, revised: pd.DataFrame, arms: Mapping[str, str], confidence: float
+) -> pd.DataFrame:
+    """What revisions do to right and to wrong answers; per method ``spoilt`` (share of the right ones whose
+    revision is wrong) and ``repaired`` (of the wrong ones whose revision is right), over seeds.
+
+    Args:
+        samples: graded, with ``arm``, ``seed``, ``problem``, ``sample``, ``correct``.
+        revised: one row for each revised sample, with ``method`` for ``arm``.
+        arms: method -> arm whose samples it revises.
+    """
+    keys = ["seed", "problem", "sample"]
+    rows = {}
+    for method, arm in arms.items():
+        before = samples.loc[samples["arm"] == arm, [*keys, "correct"]]
+        after = revised.loc[revised["method"] == method, [*keys, "correct"]]
+        both = before.merge(after, on=keys, suffixes=("_before", "_after"), validate="one_to_one")
+        if both.empty:
+            raise ValueError(f"revised holds no revision of {arm}'s samples by {method!r}")
+        first, second = (both[f"correct_{when}"].astype(float) for when in ("before", "after"))
+        found = {"spoilt": (1 - second)[first == 1], "repaired": second[first == 0]}
+        rows[method] = {
+            name: seed_interval(v.groupby(both["seed"]).mean(), confidence=confidence)
+            for name, v in found.items()
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def revision_note(shares: pd.DataFrame) -> str:
+    """:func:`revision_shares` in a sentence for each method."""
+    return " ".join(
+        f"{LABELS[method]}: the revision spoils {row['spoilt'].format()} of the right answers and repairs "
+        f"{row['repaired'].format()} of the wrong ones."
+        for method, row in shares.iterrows()
+    )

@@ -22,33 +22,38 @@ from rlvr.analysis.advantage_variance import (
 )
 from rlvr.analysis.enumerated_groups import enumerate_groups, recoverable
 
-#: (group size, accuracy, chance of a repair, the same with a right response beside it).
+#: (group size, accuracy, chance of a repair, the same with a right response beside it). In the last pair
+#: only groups without a right response are repaired, where verdicts have no spread: C = 0 and V > 0.
 CASES = tuple(
     (size, p, chance, other)
     for size in (2, 3, 4)
     for p in (0.05, 0.2, 0.5, 0.8)
-    for chance, other in ((0.12, 0.12), (0.67, 0.67), (0.1, 0.6), (0.6, 0.1))
+    for chance, other in ((0.12, 0.12), (0.67, 0.67), (0.1, 0.6), (0.6, 0.1), (0.6, 0.0))
 )
-WEIGHTS = tuple(np.round(np.arange(0.05, 3.0, 0.1), 2))
+#: Weights tested, in parts of a case's own bound (of 1 where it is 0): below 0, within, and above.
+MULTIPLES = (-2.0, -1.01, -0.5, -0.01, 0.01, 0.1, 0.5, 0.9, 0.99, 1.01, 1.1, 2.0, 5.0)
 _ROUNDING = 1e-12
 
 
 def proposition(
-    phi: float = 0.5, cases: Iterable = CASES, weights: Sequence[float] = WEIGHTS
+    phi: float = 0.5, cases: Iterable = CASES, multiples: Sequence[float] = MULTIPLES
 ) -> pd.DataFrame:
-    """Per case and reward convention: ``error`` of the closed form, ``agrees`` (share of weights whose
-    variance is below GSPO's exactly where the bound says so), ``local_error`` of the covariance (NaN where
-    the shaping depends on the group), and the bound ``limit``."""
+    """Per case and reward convention: ``error`` of the closed form; ``agrees``, the share of weights at which
+    the variance is below GSPO's exactly where ``0 < lambda < 2C/V`` says so; ``inside`` and ``outside``,
+    how many weights lie within and not; ``local_error`` of the covariance (NaN where the shaping depends on
+    the group); ``C`` and the bound ``limit``."""
     rows = []
     for size, p, chance, other in cases:
         for convention in ("signed", "binary"):
             groups = enumerate_groups(size, p, recoverable(chance, other, phi))
             found = groups.covariances(convention)
             plain = groups.variance(0.0, convention)
+            limit = weight_limit(found["C"] if abs(found["C"]) > _ROUNDING else 0.0, found["V"])
+            weights = (limit or 1.0) * np.array(multiples)
             true = np.array([groups.variance(w, convention) for w in weights])
-            closed = shaped_variance(plain, found["C"], found["V"], size, np.array(weights))
-            limit = weight_limit(found["C"], found["V"])
+            closed = shaped_variance(plain, found["C"], found["V"], size, weights)
             below = true < plain - _ROUNDING
+            inside = (weights > 0) & (weights < limit)
             local = np.nan
             if chance == other:
                 expected, *_ = local_moments(p, (phi, 0.0), (chance, 1 - chance), convention)
@@ -56,8 +61,9 @@ def proposition(
             rows.append(
                 {
                     "size": size, "accuracy": p, "chance": chance, "chance_with_right": other,
-                    "convention": convention, "limit": limit, "error": float(np.abs(true - closed).max()),
-                    "agrees": float((below == (np.array(weights) < limit)).mean()), "local_error": local,
+                    "convention": convention, "C": found["C"], "limit": limit,
+                    "error": float(np.abs(true - closed).max()), "agrees": float((below == inside).mean()),
+                    "inside": int(inside.sum()), "outside": int((~inside).sum()), "local_error": local,
                 }
             )  # fmt: skip
     return pd.DataFrame(rows)
@@ -106,13 +112,17 @@ def local_ratio(
 
 
 def measured(
-    groups: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]],
+    groups: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]],
     weights: Sequence[float],
     seeds: Mapping[str, Sequence[int]],
     confidence: float,
     resamples: int,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Of real groups of several policies, by name (a list of runs each: verdicts and phi, [N, G]).
+    """Of real groups of several policies, by name: a list of runs each, verdicts and phi [N, G] and the
+    problems [N].
+
+    Policies that are measured on the same problems are not independent: a problem is drawn with all of its
+    groups, of whatever policies. Which policies there are is taken as given.
 
     Returns ``policy, weight, value, low, high, local`` (``local``: the local case with the pooled accuracy
     and shaping) and, per policy, ``accuracy``, ``recoverable`` and the Estimates ``C``, ``V``, ``2C/V``.
@@ -120,10 +130,10 @@ def measured(
     lines, tables = [], []
     for name, runs in groups.items():
         accuracy, phi = (np.concatenate([run[part] for run in runs]) for part in (0, 1))
-        strata = np.concatenate([np.full(len(run[0]), number) for number, run in enumerate(runs)])
+        problems = np.concatenate([run[2] for run in runs])
         moments = group_moments(accuracy, phi, "binary")
-        options = {"strata": strata[moments.index], "seeds": tuple(seeds[name]), "confidence": confidence}
-        options["resamples"] = resamples
+        options = {"clusters": problems[moments.index], "seeds": tuple(seeds[name])}
+        options |= {"confidence": confidence, "resamples": resamples, "n_unit": "problems"}
         found = variance_by_weight(moments, weights, **options)
         ratio = found[found["quantity"] == "ratio"]
         wrong = accuracy == 0
@@ -134,9 +144,24 @@ def measured(
             {
                 "policy": name,
                 "groups": len(accuracy),
+                "problems": len(np.unique(problems)),
                 "accuracy": p,
                 "recoverable": float((of_wrong > 0).mean()),
             }
             | condition(moments, **options)
         )
     return pd.concat(lines, ignore_index=True), pd.DataFrame(tables)
+
+
+def beside_local(lines: pd.DataFrame, weight: float) -> str:
+    """Where the measured ratio lies beside the local case at one weight, of every policy, in words.
+
+    Args:
+        lines: of :func:`measured`. weight: one of its weights.
+    """
+    parts = []
+    for row in lines[np.isclose(lines["weight"], weight)].itertuples():
+        where = "below" if row.high < row.local else "above" if row.low > row.local else "not told apart from"
+        value = f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
+        parts.append(f"{row.policy} {value}, {where} the local case's {row.local:.3f}")
+    return "; ".join(parts)

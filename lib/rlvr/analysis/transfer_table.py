@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -33,10 +34,23 @@ def transfer_table(
         known = {s: rows[f"after IBPO, seed {s}"][title] for s in trained}
         known = {s: cell.value for s, cell in known.items() if isinstance(cell, Estimate)}
         last[title] = (
-            seed_interval(list(known.values()), list(known), confidence=confidence) if known else NOT_MEASURED
+            _over_seeds(known, confidence, cosine=title == COLUMNS["cosine"]) if known else NOT_MEASURED
         )
     rows["after IBPO, mean over seeds"] = last
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("policy")
+
+
+def _over_seeds(values: Mapping[int, float], confidence: float, cosine: bool) -> Estimate:
+    """Mean over seeds, Student's t; the interval of a cosine by Fisher's z, so that it stays within [-1, 1],
+    and unknown where a seed's estimate reaches 1."""
+    plain = seed_interval(list(values.values()), list(values), confidence=confidence)
+    if not cosine:
+        return plain
+    if max(map(abs, values.values())) >= 1:
+        return replace(plain, low=None, high=None, method=f"{plain.method}; unknown: a cosine reaches 1")
+    z = seed_interval([math.atanh(v) for v in values.values()], list(values), confidence=confidence)
+    low, high = (None if end is None else math.tanh(end) for end in (z.low, z.high))
+    return replace(plain, value=math.tanh(z.value), low=low, high=high, method=f"{z.method} of Fisher's z")
 
 
 def _row(products: Products, seeds: Sequence[int], confidence: float) -> dict[str, object]:

@@ -9,6 +9,7 @@ data (:class:`Candidate`): nothing is run, generated or graded here.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -158,7 +159,10 @@ def list_operators() -> list[str]:
 
 
 def register_operator(name: str, factory: Callable[..., Operator]) -> None:
-    """Make ``get_operator(name, **options)`` call ``factory(**options)``; a name can be given once."""
+    """Make ``get_operator(name, **options)`` call ``factory(**options)``; a name can be given once.
+
+    Recipes give it ``insertions`` if it takes that (:func:`fitting_operator`).
+    """
     if not isinstance(name, str) or not name or name in _OPERATORS:
         raise refuse("name", name, f"new names, other than {', '.join(list_operators())}")
     if not callable(factory):
@@ -178,6 +182,24 @@ def get_operator(name: str, **options: Any) -> Operator:
         return _OPERATORS[name](**options)
     except TypeError as error:
         raise ValueError(f"options={options} of operator {name!r}: {error}") from None
+
+
+def fitting_operator(name: str, **options: Any) -> Operator:
+    """:func:`get_operator` with those of ``options`` that the operator takes.
+
+    Settings of a recipe are of all operators; one that only compares need not know them, and what it does
+    not take has no effect.
+    """
+    factory = _OPERATORS.get(name)
+    if factory is None:
+        return get_operator(name)  # raises
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # a callable written in C may not say what it takes
+        parameters = {}
+    every = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    by_name = {n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return get_operator(name, **{n: value for n, value in options.items() if every or n in by_name})
 
 
 def compare_batch(

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlvr.config_corrections import Counterfactual
-from rlvr.counterfactual.operators import Candidate, compare_batch, get_operator
+from rlvr.counterfactual.operators import Candidate, compare_batch, fitting_operator
 from rlvr.counterfactual.references import choose_references
 from rlvr.counterfactual.rewrite import full_rewrites
 from rlvr.problems.base import Seed
@@ -45,6 +46,7 @@ class Judged:
         finished: [N, C] bool, ended by itself.
         distance, reference_distance: [N, C] normalised edit distance to the response, to its nearest
             reference (NaN without references).
+        copied: [N, C] bool, equals one of its references token for token.
         unchanged: [N, C, T] bool, tokens of the response that the correction kept.
         share: [N, C] of them among its tokens.
         rewrite, accepted: [N, C] bool.
@@ -58,6 +60,7 @@ class Judged:
     finished: Tensor
     distance: Tensor
     reference_distance: Tensor
+    copied: Tensor
     unchanged: Tensor
     share: Tensor
     rewrite: Tensor
@@ -109,7 +112,7 @@ def judge(
     """
     mask = response_mask[rows]
     found = compare_batch(
-        get_operator(settings.operator, insertions=settings.insertions),
+        fitting_operator(settings.operator, insertions=settings.insertions),
         problems,
         responses,
         shown,
@@ -132,12 +135,24 @@ def judge(
         finished=finished,
         distance=distance,
         reference_distance=nearest,
+        copied=_copied(corrected, shown, accuracy),
         unchanged=unchanged,
         share=unchanged_share(unchanged, mask),
         rewrite=rewrite,
         accepted=accepted_corrections(rewards[rows], accuracy, rewrite),
         reward=correction_reward(accuracy, rewrite, settings.rewrite_penalty),
     )
+
+
+def _copied(
+    corrected: Sequence[Sequence[Candidate | None]], shown: Sequence[Sequence[Candidate]], like: Tensor
+) -> Tensor:
+    """[N, C] bool; an operator's distance may be 0 for texts that differ."""
+    out = torch.zeros(like.shape, dtype=torch.bool)
+    for row, (found, known) in enumerate(zip(corrected, shown, strict=True)):
+        for c, one in enumerate(found):
+            out[row, c] = one is not None and any(np.array_equal(one.ids, other.ids) for other in known)
+    return out
 
 
 def shaping(judged: Judged, rewards: Tensor, settings: Counterfactual) -> Tensor:
@@ -170,7 +185,8 @@ def describe(judged: Judged, rewards: Tensor, phi: Tensor, group_size: int) -> d
 
     ``corrections_right`` is the correction success rate, over all corrections; ``recoverable`` the share of
     targets with an accepted one; ``rewrites`` the share of corrections that are full rewrites; ``copies``
-    that of corrections equal to a reference.
+    that of corrections equal to a reference, token for token, and ``copies_of_accepted`` that among the
+    accepted ones; both among those that have a reference.
 
     ``reward_spread``, ``phi_spread`` and ``phi_reward_covariance`` are moments within groups, of centred R
     and phi. The variance of the centred advantage is then, for any lambda [text: IBPO E.2, Prop. E.4],
@@ -204,7 +220,8 @@ def _of_corrections(c: Judged) -> dict[str, float]:
         "right_references": _mean(c.reference_right[known.any(1)].double()),
         "recoverable": float(c.accepted.any(1).double().mean()),
         "rewrites": _mean(c.rewrite[there].double()),
-        "copies": _mean((c.reference_distance[known] == 0).double()),
+        "copies": _mean(c.copied[known].double()),
+        "copies_of_accepted": _mean(c.copied[known & c.accepted].double()),
         "unchanged_of_accepted": _mean(c.share[c.accepted].double()),
         "correction_distance": _mean(c.distance[there]),
         "correction_length": _mean(c.lengths[there].double()),

@@ -83,8 +83,9 @@ class Ledger:
     """Counts by purpose (:data:`PURPOSES`) and activity (:data:`ACTIVITIES`).
 
     ``prefill``: prompt tokens that were computed, with a shared prompt once. ``decode``: tokens written.
-    ``score``: passes without gradient (recomputed log-probs). ``verify``, ``compare``: tokens handed to a
-    verifier or the comparison operator. ``train``: all tokens in a forward and backward pass, prompts too.
+    ``score``: passes without gradient (recomputed log-probs). ``verify``: tokens handed to a
+    verifier. ``compare``: handed to the comparison operator, of each correction its response's and its own
+    (references are not counted). ``train``: all tokens in a forward and backward pass, prompts too.
     """
 
     def __init__(self) -> None:

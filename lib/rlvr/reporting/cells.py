@@ -116,8 +116,14 @@ def pretty(cell: Cell) -> str:
     return NOT_MEASURED_TEXT if isinstance(cell, _NotMeasured) else str(cell)
 
 
-def pretty_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """``value [low, high]`` to two digits of the interval's half width; says so where a part is unknown."""
+def pretty_interval(
+    value: float | None, low: float | None, high: float | None, threshold: float | None = None
+) -> str:
+    """``value [low, high]`` to two digits of the interval's half width; says so where a part is unknown.
+
+    To more digits where an end that is not the ``threshold`` would read as if it were, or the other side of
+    it.
+    """
     value, low, high = known(value), known(low), known(high)
     if value is None:
         return NOT_MEASURED_TEXT
@@ -129,7 +135,16 @@ def pretty_interval(value: float | None, low: float | None, high: float | None) 
     decimals = min(max(1 - math.floor(math.log10(half)), 0), 12)
     if half < 1e-4 or max(abs(value), abs(low), abs(high)) >= 1e6:
         return f"{value:.3g} [{low:.3g}, {high:.3g}]"
+    if threshold is not None:
+        while decimals < 12 and any(_moves(v, decimals, threshold) for v in (low, high)):
+            decimals += 1
     return f"{_fixed(value, decimals)} [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
+
+
+def _moves(value: float, decimals: int, threshold: float) -> bool:
+    """Whether rounding changes on which side of the threshold the value is, or puts it there."""
+    shown = round(value, decimals)
+    return (shown > threshold, shown < threshold) != (value > threshold, value < threshold)
 
 
 def stated_text(value: Any) -> str:

@@ -232,7 +232,8 @@ def decide(
 ) -> Claim:
     """Hold the measured parts against the declared test and return the claim.
 
-    The reported effect is the part that decides: the worst verdict, and among equals the nearest to failing.
+    The reported effect is that of the part which the test names, or of the one that decides: the worst
+    verdict, and among equals the nearest to failing.
 
     Args:
         id: a claim with a declared test.
@@ -254,10 +255,13 @@ def decide(
     named = {"-margin": -margin, "margin": margin}
     thresholds = {name: (kind, named.get(at, at)) for name, (kind, at) in test.parts.items()}
     verdicts = {name: judge(estimates[name], **{kind: at}) for name, (kind, at) in thresholds.items()}
-    name = min(verdicts, key=lambda n: (_rank(verdicts[n]), _room(estimates[n], *thresholds[n])))
+    worst = min(verdicts, key=lambda n: (_rank(verdicts[n]), _room(estimates[n], *thresholds[n])))
+    named_part = estimates.get(test.effect)
+    name = test.effect if named_part and _tells(named_part) else worst
     deciding = estimates[name]
     listed = "; ".join(
-        f"{n} {pretty_interval(e.value, e.low, e.high)} ({verdicts[n]})" for n, e in estimates.items()
+        f"{n} {pretty_interval(e.value, e.low, e.high, thresholds[n][1])} ({verdicts[n]})"
+        for n, e in estimates.items()
     )
     told = f"Parts: {listed}. The effect is that of '{name}'." if len(test.parts) > 1 else ""
     return Claim(
@@ -292,6 +296,11 @@ def _part(name: str, estimate: Estimate, kind: str, threshold: float, verdict: V
         threshold=threshold,
         verdict=verdict,
     )
+
+
+def _tells(estimate: Estimate) -> bool:
+    """Whether it has an interval and seeds enough to stand for a claim."""
+    return known(estimate.low) is not None and len(set(estimate.seeds)) > 1
 
 
 def _rank(verdict: Verdict) -> int:

@@ -35,9 +35,12 @@ IBPO = (
             "mask - base": ("at_least", "-margin"),
             "base - ratio": ("at_least", "-margin"),
         },
+        effect="IBPO - GSPO",
         caveat=TWO_READINGS
         + """
-            Best of 8 asks a verifier eight times at test time, which the compute of training does not count.
+            Best of 8 asks a verifier eight times at test time, which the compute of training does not count:
+            one sample of IBPO is held against the one of eight that the verifier picks. Where pass@1 of every
+            policy is far below best of 8, that part cannot be met, whatever IBPO does.
         """,
     ),
     DeclaredTest(
@@ -46,7 +49,8 @@ IBPO = (
             Compute at which the raw training reward, smoothed alike for all, first reaches the scale's
             threshold: IBPO's over GSPO's (64 responses to a prompt), paired by seed, geometric mean with a
             {confidence:.0%} Student t interval of logarithms. Supported if the upper end is at most 1,
-            contradicted if the lower end is above it, else open; open too if a run does not reach it.
+            contradicted if the lower end is above it, else open; open too if a run does not reach it, or is
+            above it at its first point: then its compute is known only to a bound.
         """,
         parts={"IBPO / GSPO": ("at_most", 1.0)},
         caveat=TWO_READINGS,
@@ -54,10 +58,12 @@ IBPO = (
     DeclaredTest(
         id="ibpo-c3",
         test="""
-            Every group that can occur is listed, of several sizes, accuracies and chances of a repair, with
-            and without dependence on the right responses of the group. Supported if closed form and variance
-            agree to 1e-12 at every weight, if the variance is below GSPO's at exactly the weights between 0
-            and 2C/V, and if Cov(Y, phi) = -2p(1-p)m to 1e-12 in the local cases. Contradicted if one fails.
+            Every group that can occur is listed, of several sizes, accuracies and chances of a repair,
+            with and without dependence on the right responses of the group, C = 0 among them. Weights are
+            placed by each case's own bound 2C/V: below 0, within, and above it. Supported if closed form
+            and variance agree to 1e-12 at every weight, if the variance is below GSPO's at those of the
+            weights that lie between 0 and 2C/V and at no other, and if Cov(Y, phi) = -2p(1-p)m to 1e-12
+            in the local cases. Contradicted if one fails.
         """,
         parts={
             "error of the closed form": ("at_most", EXACT_TOLERANCE),

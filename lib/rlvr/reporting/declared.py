@@ -15,6 +15,7 @@ class DeclaredTest:
         test: what the report prints; ``{margin}`` and ``{confidence}`` come from the scale's report section.
         parts: name -> the threshold its interval must meet: a keyword of :func:`judge`, and a number,
             ``"-margin"`` or ``"margin"``.
+        effect: name of the part whose number stands for the claim; empty: the one that decides.
         caveat: printed with every verdict.
         statement: what the verdict is about, where that is less than the registry's whole claim.
     """
@@ -24,3 +25,4 @@ class DeclaredTest:
     parts: Mapping[str, tuple[str, float | str]]
     caveat: str = ""
     statement: str = ""
+    effect: str = ""

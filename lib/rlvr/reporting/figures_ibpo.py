@@ -73,18 +73,23 @@ def success_figure(frame: pd.DataFrame, panels: dict[str, str]) -> Figure:
 
     Args:
         frame: ``arm, seed, share`` (of the training) and the columns of ``panels``, one row per step.
-        panels: column -> title; all are shares.
+        panels: column -> title; all are shares. Three in a row.
     """
     frame = need(frame, ["arm", "seed", "share", *panels], "correction frame")
     bins = np.linspace(0, 1, 11)
     binned = frame.assign(
         share=(bins[:-1] + bins[1:])[np.clip(np.digitize(frame["share"], bins) - 1, 0, 9)] / 2
     )
-    fig, axes = plt.subplots(1, len(panels), figsize=(WIDTH, 2.9), sharex=True, squeeze=False)
-    for ax, (column, title) in zip(axes[0], panels.items(), strict=True):
+    columns = min(3, len(panels))
+    rows_of = -(-len(panels) // columns)
+    fig, axes = plt.subplots(rows_of, columns, figsize=(WIDTH, 2.9 * rows_of), squeeze=False)
+    for ax in axes.flat[len(panels) :]:
+        ax.remove()
+    axes_of = axes.flat[: len(panels)]
+    for ax, (column, title) in zip(axes_of, panels.items(), strict=True):
         ends = []
         for arm, rows in binned.groupby("arm", sort=False):
-            by_bin = rows.groupby(["share", "seed"])[column].mean().groupby("share")
+            by_bin = rows.dropna(subset=[column]).groupby(["share", "seed"])[column].mean().groupby("share")
             mean, colour = by_bin.mean(), objective_colour(arm)
             ax.fill_between(mean.index, by_bin.min(), by_bin.max(), color=colour, alpha=0.18, linewidth=0)
             ax.plot(mean.index, mean, color=colour, marker="o", markersize=3.5)
@@ -92,8 +97,10 @@ def success_figure(frame: pd.DataFrame, panels: dict[str, str]) -> Figure:
         ax.set_ylim(0, max(0.05, 1.12 * binned[column].max()) if binned[column].max() < 0.5 else 1)
         ax.set_title(title)
         ax.set_xlabel("share of the training")
-    axes[0, 0].set_ylabel("share of corrections")
-    label_lines(axes[0, -1], ends, gap=0.09)
+        ax.set_xlim(0, 1)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("share of corrections")
+    label_lines(axes_of[-1], ends, gap=0.09)
     return fig
 
 

@@ -35,7 +35,7 @@ def _rows(claim: Claim, confidence: float, factor: int) -> Iterator[dict[str, st
                 "claim": claim.id,
                 "part": part.name,
                 "supported if": _THRESHOLDS[part.kind].format(significant(part.threshold, 3)),
-                "measured": pretty_interval(part.effect, part.ci_low, part.ci_high),
+                "measured": pretty_interval(part.effect, part.ci_low, part.ci_high, part.threshold),
                 "seeds": str(len(part.seeds)),
                 **_chances(part, confidence, factor),
             }

@@ -75,7 +75,8 @@ class Part(Record):
 class Claim(Record):
     """The outcome of one stated test of one claim.
 
-    ``effect`` with [ci_low, ci_high] is that of the part of the test which decides; ``parts`` are all.
+    ``effect`` with [ci_low, ci_high] is that of the part which the test names, or which decides; ``parts``
+    are all.
     A verdict other than open needs the interval and at least two seeds; a result by enumeration has
     ci_low == ci_high and no seeds.
     """

@@ -68,6 +68,7 @@ class Plan:
         hours: wall time of one seed, (low, high).
         gpu_hours: the same times the GPUs.
         step_seconds: of one training step, without validation and checkpoints.
+        compute_seconds: of it, writing and training alone; arms at equal compute have steps by it.
         memory: bytes per GPU at its peak, (rollout, update).
         card_memory: bytes there are.
         disk: bytes of the checkpoints that are kept at once, one more while it is written.
@@ -82,6 +83,7 @@ class Plan:
     hours: tuple[float, float]
     gpu_hours: tuple[float, float]
     step_seconds: tuple[float, float]
+    compute_seconds: tuple[float, float]
     memory: tuple[float, float]
     card_memory: float
     disk: float
@@ -107,6 +109,7 @@ def plan(experiment: Experiment) -> Plan:
         hours=hours,
         gpu_hours=(hours[0] * gpus, hours[1] * gpus),
         step_seconds=(ends[0][1], ends[1][1]),
+        compute_seconds=(ends[0][3], ends[1][3]),
         memory=_memory(experiment, model, card),
         card_memory=card.memory,
         disk=_checkpoint_bytes(experiment, model) * (experiment.checkpoints.keep + 1),
@@ -199,8 +202,8 @@ def training_seconds(
     return flops / (card.flops * a.flops * experiment.hardware.gpus)
 
 
-def _end(experiment: Experiment, model: Model, card: Card, which: int) -> tuple[float, float, float]:
-    """(hours, seconds of a step, tokens written) at one end of the band."""
+def _end(experiment: Experiment, model: Model, card: Card, which: int) -> tuple[float, float, float, float]:
+    """(hours, seconds of a step, tokens written, seconds of writing and training) at one end of the band."""
     a = (LOW, HIGH)[which]
     mean, longest = experiment.expected.mean_response_length[which], experiment.data.max_response_length
     rollout, update = experiment.rollout, experiment.update
@@ -213,14 +216,12 @@ def _end(experiment: Experiment, model: Model, card: Card, which: int) -> tuple[
     written = responses / (1 - discarded)
     sync = 2 * model.parameters / (10 * GB)
     offload = 2 * 16 * model.parameters / experiment.hardware.gpus / (10 * GB) if update.offload else 0
-    step = (
+    compute = (
         writing_seconds(written, mean, longest, model, card, experiment, a)
         + (writing_seconds(second, mean, longest, model, card, experiment, a) if second else 0)
         + training_seconds(trained, mean, model, card, experiment, a)
-        + a.step
-        + sync
-        + offload
     )
+    step = compute + a.step + sync + offload
     validation = _problems(experiment.validation.benchmarks) * experiment.validation.samples
     times = update.steps // experiment.validation.every + experiment.validation.before_train
     validating = writing_seconds(validation, mean, longest, model, card, experiment, a) * times
@@ -231,7 +232,15 @@ def _end(experiment: Experiment, model: Model, card: Card, which: int) -> tuple[
         a.sample + writing_seconds(evaluated, mean, longest, model, card, experiment, a) if evaluated else 0
     )
     seconds = update.steps * step + validating + saving + final
-    return seconds / 3600, step, mean * ((written + second) * update.steps + validation * times)
+    tokens = mean * ((written + second) * update.steps + validation * times)
+    return seconds / 3600, step, tokens, compute
+
+
+def steps_at_equal_compute(experiment: Experiment, other: Experiment) -> int:
+    """Steps of ``experiment`` that cost as much writing and training as all of ``other``'s, at the middle of
+    the band [choice]."""
+    own, of_other = (sum(plan(e).compute_seconds) / 2 for e in (experiment, other))
+    return round(other.update.steps * of_other / own)
 
 
 def corrections(experiment: Experiment, which: int) -> float:

@@ -7,6 +7,7 @@ the FLOPs of a row. Wall times are not counted here: what a run leaves must be t
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection, Sequence
 
 from rlvr.engines.local.packing import PackedGroups
 from rlvr.engines.local.sampling import Samples
@@ -57,6 +58,23 @@ class Compute:
             for activity, entry in sorted(activities.items())
             for name in ("tokens", "attended", "sequences")
         }
+
+
+def compared(
+    responses: Sequence[Sequence[int]],
+    rows: Sequence[int],
+    corrections: Sequence[Sequence[int]],
+    there: Collection[int],
+) -> list[int]:
+    """Tokens that the operator is handed for each correction: those of its response and its own.
+
+    Args:
+        responses: token ids; ``rows``: [N] of the corrected ones among them.
+        corrections: [N * C] token ids, a response's in adjacent rows; ``there``: which of them are not
+            missing.
+    """
+    count = len(corrections) // max(1, len(rows))
+    return [len(responses[rows[place // count]]) + len(corrections[place]) for place in sorted(there)]
 
 
 def table_of(row: dict[str, float]) -> Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlvr.counterfactual import second_pass
+from rlvr.engines.local.accounting import compared
 from rlvr.engines.local.corrections import CORRECTIONS, CorrectedRollout, correct
 from rlvr.engines.local.packing import pack
 from rlvr.engines.local.policy import Policy
@@ -38,7 +39,9 @@ class CounterfactualRun(_Run):
         corrected = rollout.corrected
         if corrected.samples is not None:
             self.compute.sampled("correction", corrected.prompts, corrected.samples)
-            self.compute.add("correction", "compare", corrected.samples.lengths.tolist())
+            texts, fixes = rollout.samples.responses(), corrected.samples.responses()
+            handed = compared(texts, corrected.rows.tolist(), fixes, range(len(fixes)))
+            self.compute.add("correction", "compare", handed)
         return rollout
 
     def _describe(self, rollout: CorrectedRollout) -> dict[str, float]:

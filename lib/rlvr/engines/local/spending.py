@@ -9,6 +9,7 @@ a step [choice].
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,11 +48,16 @@ def is_spent(rows: Rows, shape: Shape, budget: float) -> bool:
 def processor_seconds(base: str | Path, job: Job, steps: int) -> float:
     """Processor seconds of this process per FLOP, over the first ``steps`` steps of a run from ``base``.
 
-    What wall time would be on a machine that does nothing else; programs that a sandbox runs are not in it.
+    What wall time would be on a machine that does nothing else; programs that a sandbox runs are not in it,
+    and neither is validation, which the FLOPs leave out.
     """
     from rlvr.engines.local.training import run_of  # which imports this module
 
-    run = run_of(job)(job, Policy.from_pretrained(base), Codec.load(base), "timed")
+    class Timed(run_of(job)):
+        def _validate(self) -> float:
+            return math.nan
+
+    run = Timed(job, Policy.from_pretrained(base), Codec.load(base), "timed")
     begun = time.process_time()
     for _ in range(steps):
         run.step()

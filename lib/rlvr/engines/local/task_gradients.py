@@ -34,6 +34,7 @@ class TwoTasks:
     products: Products  # [B, B] each
     accuracy: np.ndarray  # [N, G] verdicts
     phi: np.ndarray  # [N, G]
+    problems: np.ndarray  # [N] ids; equal ``seed`` and settings give every policy the same ones
 
 
 def measure(
@@ -61,7 +62,7 @@ def measure(
     job = replace(job, seed=seed)
     run = run_of(job)(job, Policy.from_pretrained(folder), Codec.load(folder), "measured")
     run.past = [run.updater.theta.detach().clone()]
-    gradients, accuracy, phi = [], [], []
+    gradients, accuracy, phi, asked = [], [], [], []
     for number in range(2 * batches):
         if len(gradients) == batches:
             break
@@ -70,6 +71,7 @@ def measure(
         problems = training_problems(job.problems, job.train.prompts_per_step, stream, number)
         rollout = run._collect(run.policy, problems)
         accuracy.append(rollout.rewards.view(-1, rollout.group_size).double().numpy())
+        asked += [problem.id for problem in problems]
         phi.append(rollout.phi.view(-1, rollout.group_size).double().numpy())
         groups = torch.arange(len(problems)).repeat_interleave(rollout.group_size)
         raw = group_relative(rollout.rewards, groups, std=job.train.advantage_std)
@@ -84,4 +86,5 @@ def measure(
             f"{len(gradients)} of {2 * batches} rollouts held a wrong response: {batches} are needed"
         )
     first, second = (torch.stack(list(each)) for each in zip(*gradients, strict=True))
-    return TwoTasks(inner_products(first, second), np.concatenate(accuracy), np.concatenate(phi))
+    products = inner_products(first, second)
+    return TwoTasks(products, np.concatenate(accuracy), np.concatenate(phi), np.array(asked))

@@ -33,7 +33,7 @@ from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_
 from rlvr.counterfactual.operators import Candidate
 from rlvr.counterfactual.second_pass import Judged, choose_targets, describe, judge, shaping, token_mask
 from rlvr.engines.jobs.command import CORRECTING
-from rlvr.engines.local.accounting import Compute
+from rlvr.engines.local.accounting import Compute, compared
 from rlvr.engines.local.corrections import CORRECTIONS, REFERENCES
 from rlvr.engines.local.rollout import derive_seed
 from rlvr.engines.verl.accounting import as_metrics
@@ -184,7 +184,9 @@ class CorrectingTrainer(RecordingTrainer):
         phi = shaping(judged, base.scores.view(-1), settings)
         described = describe(judged, base.scores.view(-1), phi, size)
         metrics |= {f"rlvr/{name}": value for name, value in described.items()}
-        self._account(corrections, metrics)
+        self._account(
+            corrections, metrics, compared(base.tokens, rows.tolist(), found.tokens, found.place.values())
+        )
         if not settings.joint:
             if corrections.keys:
                 tq.kv_clear(keys=corrections.keys, partition_id=corrections.partition_id)
@@ -264,12 +266,11 @@ class CorrectingTrainer(RecordingTrainer):
         now.corrections = frozenset(found.place)
         self._now = now
 
-    def _account(self, corrections: KVBatchMeta, metrics: dict) -> None:
+    def _account(self, corrections: KVBatchMeta, metrics: dict, handed: list[int]) -> None:
         """What corrections cost; what responses cost is counted when they are trained on."""
         compute, joint = Compute(), self.counterfactual.joint
         groups = [key.rsplit("_", 2)[0] for key in corrections.keys]
-        lengths = [tag["response_len"] for tag in corrections.tags]
-        compute.add("correction", "compare", lengths)
+        compute.add("correction", "compare", handed)
         self._count(compute, "correction", corrections.tags, groups, trained=joint)
         metrics |= as_metrics(compute)
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rlvr import objectives
 from rlvr.config import fault_lines
 from rlvr.config_corrections import Counterfactual
-from rlvr.counterfactual.operators import get_operator
+from rlvr.counterfactual.operators import fitting_operator
 from rlvr.engines.jobs.command import CORRECTING
 from rlvr.engines.jobs.cpu import CORRECTING_MODE
 from rlvr.engines.verl.surroundings import CORRECTION, Failed, correction_of
@@ -45,7 +45,7 @@ def counterfactual_of(config: DictConfig) -> Counterfactual:
     except ValidationError as error:
         raise Failed(f"{where}:\n{fault_lines(error, 'together')}") from None
     try:
-        get_operator(settings.operator, insertions=settings.insertions)
+        fitting_operator(settings.operator, insertions=settings.insertions)
     except ValueError as error:
         raise Failed(f"{where}.{error}") from None
     if settings.operator == "failing_tests":
