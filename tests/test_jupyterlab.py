@@ -27,11 +27,13 @@ def lab(tmp_path_factory):
     clone = make_clone(tmp_path_factory.mktemp("lab") / "repository")
     port, home = free_port(), tmp_path_factory.mktemp("home")
     places = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data", "IPYTHONDIR": "ipython"}
+    # a notebook asks by this whether somebody looks
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     process = subprocess.Popen(
         [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}"]
         + ["--ServerApp.token=t", f"--ServerApp.root_dir={clone}", "--LabApp.news_url=None"],
         cwd=clone,
-        env=os.environ | {name: str(home / folder) for name, folder in places.items()},
+        env=environment | {name: str(home / folder) for name, folder in places.items()},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -67,7 +67,8 @@ def test_more_than_three_panels_go_into_a_second_row():
     ]
     frame = pd.DataFrame(rows)
     frame.loc[frame["share"] == 0.1, "d"] = np.nan
-    axes = success_figure(frame, {name: name.upper() for name in "abcde"}).axes
+    *axes, spare = success_figure(frame, {name: name.upper() for name in "abcde"}).axes
+    assert [text.get_text() for text in spare.get_legend().get_texts()] == ["IBPO"]
     assert [ax.get_title(loc="left") for ax in axes] == list("ABCDE")
     assert len(axes[3].lines[0].get_xdata()) == 1
 

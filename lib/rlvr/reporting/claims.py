@@ -278,6 +278,7 @@ def decide(
         scale=scale,
         artifacts=tuple(artifacts),
         note=" ".join(t for t in (told, note, test.caveat) if t),
+        told=told,
         parts=tuple(_part(n, e, *thresholds[n], verdicts[n]) for n, e in estimates.items()),
     )
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from rlvr.reporting.drawing import interval, label_lines, need, need_measured
 from rlvr.reporting.style import MUTED, WIDTH, objective_colour, objective_label
@@ -83,8 +84,9 @@ def success_figure(frame: pd.DataFrame, panels: dict[str, str]) -> Figure:
     columns = min(3, len(panels))
     rows_of = -(-len(panels) // columns)
     fig, axes = plt.subplots(rows_of, columns, figsize=(WIDTH, 2.9 * rows_of), squeeze=False)
-    for ax in axes.flat[len(panels) :]:
-        ax.remove()
+    spare = axes.flat[len(panels) :]
+    for ax in spare:
+        ax.axis("off")
     axes_of = axes.flat[: len(panels)]
     for ax, (column, title) in zip(axes_of, panels.items(), strict=True):
         ends = []
@@ -100,7 +102,12 @@ def success_figure(frame: pd.DataFrame, panels: dict[str, str]) -> Figure:
         ax.set_xlim(0, 1)
     for ax in axes[:, 0]:
         ax.set_ylabel("share of corrections")
-    label_lines(axes_of[-1], ends, gap=0.09)
+    if len(spare):  # room for the names
+        mark = {"marker": "o", "markersize": 3.5}
+        lines = [Line2D([], [], color=colour, label=name, **mark) for _, name, colour in ends]
+        spare[0].legend(handles=lines, loc="center left")
+    else:
+        label_lines(axes_of[-1], ends, gap=0.09)
     return fig
 
 

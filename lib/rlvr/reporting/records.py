@@ -94,6 +94,7 @@ class Claim(Record):
     scale: str
     artifacts: tuple[str, ...] = ()
     note: str = ""
+    told: str = ""  # how ``note`` begins where there are several parts: all of them, in words
     parts: tuple[Part, ...] = ()
 
     @model_validator(mode="before")

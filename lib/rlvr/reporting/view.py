@@ -22,7 +22,7 @@ from rlvr.reporting.cells import (
     stated_text,
 )
 from rlvr.reporting.inline import inline_svg
-from rlvr.reporting.records import EXACT, ArtifactMeta, Claim
+from rlvr.reporting.records import EXACT, ArtifactMeta, Claim, Part
 from rlvr.reporting.registry import ArtifactEntry, ClaimEntry, Paper, Reported
 from rlvr.reporting.table import Table, md_row
 
@@ -121,9 +121,26 @@ def _claim(
     if claim is None:
         return shown
     return shown | {
+        "parts": [_part(part, claim) for part in claim.parts] if len(claim.parts) > 1 else [],
+        "note": claim.note.removeprefix(claim.told).strip(),
         "effect": pretty_interval(claim.effect, claim.ci_low, claim.ci_high),
         "basis": "; ".join(filter(None, (_count(claim.n, claim.n_unit), _seeds(claim.seeds)))),
         "shown_in": [i for i in claim.artifacts if i in bundles],
+    }
+
+
+_NEEDED = {"at_least": "≥", "above": ">", "at_most": "≤"}
+
+
+def _part(part: Part, claim: Claim) -> dict[str, Any]:
+    """A row of a claim's parts: what, its interval, what the test wants of all of it, and what that gives."""
+    effect = (claim.effect, claim.ci_low, claim.ci_high)
+    return {
+        "name": part.name,
+        "is_effect": (part.effect, part.ci_low, part.ci_high) == effect,
+        "value": pretty_interval(part.effect, part.ci_low, part.ci_high, part.threshold),
+        "needed": f"{_NEEDED[part.kind]} {significant(part.threshold, 4)}",
+        "verdict": part.verdict,
     }
 
 
