@@ -28,8 +28,6 @@ export OPENBLAS_NUM_THREADS := 1
 
 CHECK_PYTHON = $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v.major}.{v.minor}; make PYTHON=/path/to/python3.11")'
 
-# Trainings of the larger scales keep every core busy by themselves, and verl's have one Ray.
-RUN := $(if $(filter smoke,$(SCALE)),python -m pipelines.lanes,dvc repro)
 GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.yaml)
 
 .DEFAULT_GOAL := help
@@ -98,7 +96,7 @@ repro: export PATH := $(if $(filter cluster,$(SCALE)),$(BIN_CLUSTER):)$(PATH)
 repro: $(if $(filter cluster,$(SCALE)),$(READY_CLUSTER),$(READY)) $(if $(filter pretrained,$(SCALE)),$(READY_PRETRAINED)) ## run the graph at SCALE and say where the results are
 	@test -f $(GRAPH) || { echo "SCALE=$(SCALE) does not exist; scales: laptop $$(ls pipelines/scales/*/dvc.yaml | cut -d/ -f3 | tr '\n' ' ')"; exit 2; }
 	@python -m pipelines.summary --start $(SCALE)
-	@$(RUN) $(GRAPH)
+	@dvc repro $(GRAPH)
 	@python -m pipelines.summary $(SCALE)
 
 test: lint unit test-verl graph ## lint, unit tests, parity with verl and TRL, then the smoke graph in a temporary clone

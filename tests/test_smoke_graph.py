@@ -80,7 +80,7 @@ def test_killed_in_the_middle_of_a_training_and_run_again(clone):
     first = time.monotonic() - start
     start = time.monotonic()
     done = set(locked(clone))
-    output = run(clone, "python", "-m", "pipelines.lanes", f"{SMOKE}/dvc.yaml").stdout
+    output = repro(clone)
     assert stage in ran(output)
     timing = json.loads((clone / f"runs/smoke/timings/{'__'.join(slug)}.json").read_text())
     assert timing["resumed"] is True, "the killed training started over"

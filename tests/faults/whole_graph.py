@@ -64,16 +64,11 @@ class Fault(AssertionError):
 # --- a graph and what it publishes -----------------------------------------------------------------------
 
 
-def command_of(*targets: str) -> list[str]:
-    """The whole graph as `make repro SCALE=smoke` runs it, its parts side by side; or what is asked for."""
-    return ["dvc", "repro", *targets] if targets else ["python", "-m", "pipelines.lanes", GRAPH]
-
-
 def start(clone: Path, *targets: str, log: Path | None = None) -> subprocess.Popen:
     mend(clone)
     stream = open(log, "w") if log else subprocess.DEVNULL
     return subprocess.Popen(
-        command_of(*targets), cwd=clone, env=environment(clone),
+        ["dvc", "repro", *(targets or (GRAPH,))], cwd=clone, env=environment(clone),
         stdout=stream, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
 
@@ -85,7 +80,7 @@ def mend(clone: Path) -> None:
 
 
 def repro(clone: Path, *targets: str, check: bool = True) -> subprocess.CompletedProcess:
-    command = command_of(*targets)
+    command = ["dvc", "repro", *(targets or (GRAPH,))]
     done = subprocess.run(command, cwd=clone, env=environment(clone), capture_output=True, text=True)
     if check and done.returncode:
         raise Fault(
@@ -192,10 +187,9 @@ def kill_at_random(
 def role(victim: psutil.Process, graph: subprocess.Popen) -> str:
     words = " ".join(victim.cmdline())
     if victim.pid == graph.pid:
-        return "graph"
+        return "dvc"
     for sign, name in (
-        (" repro ", "dvc"), ("ipykernel_launcher", "kernel"),
-        ("pipelines.stage", "runner"), ("pipelines.inputs", "runner"),
+        ("ipykernel_launcher", "kernel"), ("pipelines.stage", "runner"), ("pipelines.inputs", "runner"),
         ("forkserver", "worker"), ("spawn", "worker"), ("groups = set()", "watchdog"),
     ):  # fmt: skip
         if sign in words:
