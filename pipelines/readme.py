@@ -43,7 +43,7 @@ def results(scale: str) -> str:
             continue
         notes.append(f"- **{row['id']}**: {row['note']}")
         ours = _interval(row)
-        what = EFFECTS.get(row["id"])
+        what = EFFECTS.get(row["id"]) or row["effect_of"]
         exact = row["ci_low"] is not None and row["ci_low"] == row["ci_high"]
         seeds = f"{len(row['seeds'])} seeds, " if row["seeds"] and not exact else ""
         ours = f"{what + ': ' if what else ''}{ours} ({seeds}n = {row['n']})"

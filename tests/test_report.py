@@ -27,11 +27,13 @@ from rlvr.reporting.bundle import (
     save_figure,
     save_table,
 )
+from rlvr.reporting.records import Part
 from rlvr.reporting.registry import load_registry
 from rlvr.reporting.report import build_report
 from rlvr.reporting.style import OBJECTIVE_COLOURS, use_style
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "use", "path"}
+PROJECT = Path(__file__).resolve().parents[1]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ENVIRONMENT = {"torch": "2.13.0", "threads": 1, "commit": "0123abc"}
 DECISIONS = [{"decision": "policy <of> the token MDP", "choice": "stays biased", "parameter": "theory"}]
@@ -346,6 +348,33 @@ def test_bundles_of_another_scale_are_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_the_parts_of_a_test_are_a_table(tmp_path):
+    """What each measured, what it needed, what that gives; the words that say the same are not repeated."""
+    parts = [
+        Part(name="A - B", effect=0.3, ci_low=0.2, ci_high=0.4, n=2, n_unit="seeds", seeds=(0, 1),
+             method="t", kind="above", threshold=0.0, verdict="supported"),
+        Part(name="A - C", effect=-0.01, ci_low=-0.03, ci_high=0.01, n=2, n_unit="seeds", seeds=(0, 1),
+             method="t", kind="at_least", threshold=-0.02, verdict="open"),
+    ]  # fmt: skip
+    told = "Parts: both of them."
+    claim = Claim(
+        id="nfpo-c2", test="t", effect=-0.01, ci_low=-0.03, ci_high=0.01, n=2, seeds=(0, 1), verdict="open",
+        scale="smoke", parts=parts, told=told, note=f"{told} And a caveat.",
+    )  # fmt: skip
+    bundles = make_bundles(tmp_path / "runs")
+    save_claim(bundles[0], claim)
+    build(tmp_path / "again", tmp_path / "out", bundle_dirs=bundles)
+    text = (tmp_path / "out" / "report.html").read_text()
+    article = text[text.index('id="nfpo-c2"') :].split("</article>")[0]
+    cells = [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<td>(.*?)</td>", article)]
+    assert cells[:3] == ["A - B", "0.30 [0.20, 0.40]", "&gt; 0"] and "supported" in cells[3]
+    assert cells[4:7] == ["A - C", "-0.010 [-0.030, 0.010]", "≥ -0.02"] and "open" in cells[7]
+    assert '<tr class="effect-of"><td>A - C' in article
+    assert "And a caveat." in article and told not in article
+    (row,) = [r for r in json.loads((tmp_path / "out" / "claims.json").read_text()) if r["id"] == "nfpo-c2"]
+    assert row["effect_of"] == "A - C" and row["note"].startswith(told)
+
+
 # --- a real browser ---------------------------------------------------------------------------------------
 
 PROBE = """<!DOCTYPE html><body>
@@ -387,6 +416,16 @@ def browse(out: Path, tmp_path: Path, width: int, dark: bool) -> tuple[dict, str
     title = re.search(r"<title>(.*?)</title>", done.stdout)
     assert title, f"the page never loaded: {done.stderr[-2000:]}"
     return json.loads(title.group(1).replace("&quot;", '"').replace("&amp;", "&")), done.stderr
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: the page is not looked at in a browser")
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_browser_shows_the_committed_report(tmp_path, width):
+    seen, log = browse(PROJECT / "reports" / "laptop", tmp_path, width, dark=False)
+    assert "CONSOLE" not in log, log
+    assert seen["overflow"] <= 0, f"the page scrolls sideways by {seen['overflow']} pixels at {width}"
+    assert seen["svgs"] == seen["drawn"] >= 15
+    assert (seen["broken"], seen["dangling"], seen["loaded"]) == (0, 0, 0)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: the page is not looked at in a browser")

@@ -116,6 +116,7 @@ def _claim(
         "scale": scale,
         "artifacts": list(claim.artifacts) if claim else [],
         "note": claim.note if claim else "",
+        "effect_of": _effect_of(claim),
     }
     shown = {"json": row, "verdict": row["verdict"] or "not_run", "effect": NOT_MEASURED_TEXT, "basis": ""}
     if claim is None:
@@ -129,15 +130,22 @@ def _claim(
     }
 
 
+def _effect_of(claim: Claim | None) -> str:
+    """The part whose interval the effect is; empty if the test has one part."""
+    if claim is None or len(claim.parts) < 2:
+        return ""
+    effect = (claim.effect, claim.ci_low, claim.ci_high)
+    return next((p.name for p in claim.parts if (p.effect, p.ci_low, p.ci_high) == effect), "")
+
+
 _NEEDED = {"at_least": "≥", "above": ">", "at_most": "≤"}
 
 
 def _part(part: Part, claim: Claim) -> dict[str, Any]:
     """A row of a claim's parts: what, its interval, what the test wants of all of it, and what that gives."""
-    effect = (claim.effect, claim.ci_low, claim.ci_high)
     return {
         "name": part.name,
-        "is_effect": (part.effect, part.ci_low, part.ci_high) == effect,
+        "is_effect": part.name == _effect_of(claim),
         "value": pretty_interval(part.effect, part.ci_low, part.ci_high, part.threshold),
         "needed": f"{_NEEDED[part.kind]} {significant(part.threshold, 4)}",
         "verdict": part.verdict,
