@@ -15,6 +15,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from browser import CHROMIUM
 
 from rlvr.evaluation.intervals import Estimate
 from rlvr.reporting.bundle import (
@@ -34,7 +35,6 @@ from rlvr.reporting.style import OBJECTIVE_COLOURS, use_style
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "use", "path"}
 PROJECT = Path(__file__).resolve().parents[1]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ENVIRONMENT = {"torch": "2.13.0", "threads": 1, "commit": "0123abc"}
 DECISIONS = [{"decision": "policy <of> the token MDP", "choice": "stays biased", "parameter": "theory"}]
 COST = pd.DataFrame({"stage": ["train"], "CPU seconds": [1201.25], "tokens": [1234567]})
