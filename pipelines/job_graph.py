@@ -5,6 +5,7 @@
     python -m pipelines.job_graph data paper nfpo-1.7b-nfpo       # parquet files, and their hashes
     python -m pipelines.job_graph check paper nfpo-1.7b-nfpo 0    # before a training: may it start?
     python -m pipelines.job_graph merge paper nfpo-1.7b-nfpo 0    # the last checkpoint as a model
+    python -m pipelines.job_graph base paper ibpo-32b MODEL       # the untrained model's evaluation file
 
 A stage depends on a file of ``settings`` that holds what it is made of and nothing else, so that a number
 changed in experiments.yaml makes only those runs stale whose number it is.
@@ -34,13 +35,13 @@ from rlvr.storage import atomic_dir, read_json, write_json, write_text
 
 SCALES = Path("pipelines/scales")
 FILE, LISTS = "experiments.yaml", "jobs.yaml"
+PAPERS = ("nfpo", "ibpo", "mpo")
 #: Of an experiment, what changes neither the job nor what it is trained on.
 BESIDE_THE_JOB = {"paper", "needs", "seeds", "evaluation", "expected"}
-ANALYSED = "nfpo"  # the paper whose analyses the graph has
 HEADER = f"""\
 # Written by `python -m pipelines.job_graph write` from {FILE} beside it: the experiments that verl can run,
-# one run for each of their seeds, and the settings whose arms are compared (and that have ablations). For
-# dvc.yaml alone; change {FILE}, then write this file anew.
+# one run for each of their seeds, and by paper the settings whose arms are compared and those with ablations.
+# For the dvc.yaml here and below; change {FILE}, then write this file anew.
 """
 
 
@@ -53,24 +54,25 @@ def runnable(file: Experiments) -> list[Experiment]:
     return [experiment for name in file.names if not (experiment := file.get(name)).needs]
 
 
-def analysed(file: Experiments) -> list[str]:
-    """Settings that run every arm that is compared."""
-    arms = file.analysis[ANALYSED].arms if ANALYSED in file.analysis else ()
+def analysed(file: Experiments, paper: str | None = None) -> list[str]:
+    """Settings, of one paper or of all, that verl can run with every arm that is compared."""
     return [
         name
         for name, setting in file.settings.items()
-        if setting.paper == ANALYSED and arms and set(arms) <= set(setting.run)
+        if setting.paper in (file.analysis if paper is None else {paper} & set(file.analysis))
+        and not setting.needs
+        and set(file.analysis[setting.paper].arms) <= set(setting.run)
     ]
 
 
 def lists(file: Experiments) -> dict[str, Any]:
     """The values of ``jobs.yaml``."""
     found = runnable(file)
-    compared = {
-        name: {"setting": name, "model": file.settings[name].model.rpartition("/")[2]}
-        for name in analysed(file)
+    compared = {paper: analysed(file, paper) for paper in PAPERS}
+    ablated = {
+        paper: [name for name in names if set(file.settings[name].run) > set(file.analysis[paper].arms)]
+        for paper, names in compared.items()
     }
-    arms = file.analysis[ANALYSED].arms if compared else ()
     return {
         "scale": file.scale,
         "root": file.root,
@@ -85,8 +87,14 @@ def lists(file: Experiments) -> dict[str, Any]:
             for experiment in found
             for seed in experiment.seeds
         },
-        "compared": compared,
-        "ablated": [name for name in compared if set(file.settings[name].run) > set(arms)],
+        "compared": {
+            paper: {
+                name: {"setting": name, "model": file.settings[name].model.rpartition("/")[2]}
+                for name in names
+            }
+            for paper, names in compared.items()
+        },
+        "ablated": ablated,
     }
 
 
@@ -95,13 +103,23 @@ def lists_text(file: Experiments) -> str:
     values = lists(file)
     lines = [f"{key}: {values[key]}" for key in ("scale", "root", "scale_file")]
     for key in ("experiments", "runs", "compared", "ablated"):
-        lines.append(f"{key}:" if values[key] else f"{key}: []")
-        if isinstance(values[key], list):
-            lines += [f"  - {name}" for name in values[key]]
-        else:
-            for name, item in values[key].items():
-                lines.append(f"  {name}: {{{', '.join(f'{k}: {v}' for k, v in item.items())}}}")
+        lines += [f"{key}:", *_block(values[key])]
     return HEADER + "\n".join(lines) + "\n"
+
+
+def _block(values: dict[str, Any] | list[str], indent: str = "  ") -> list[str]:
+    """Lines of a list of names, or of a mapping: of single items a line each, of others their block."""
+    if isinstance(values, list):
+        return [f"{indent}- {name}" for name in values]
+    lines = []
+    for name, item in values.items():
+        if not item:
+            lines.append(f"{indent}{name}: {'[]' if isinstance(item, list) else '{}'}")
+        elif isinstance(item, dict) and not isinstance(next(iter(item.values())), dict):
+            lines.append(f"{indent}{name}: {{{', '.join(f'{k}: {v}' for k, v in item.items())}}}")
+        else:
+            lines += [f"{indent}{name}:", *_block(item, indent + "  ")]
+    return lines
 
 
 def write_lists(folder: Path = SCALES) -> list[Path]:
@@ -139,22 +157,53 @@ def compared_settings(file: Experiments, name: str) -> dict[str, Any]:
 
 
 def write_settings(file: Experiments, out: Path) -> None:
-    """``<experiment>/{training.json, data.json, evaluation-s<seed>.yaml}``, and ``<setting>.json`` of those
-    whose arms are compared; the folder as a whole."""
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = None, False
+    """``<experiment>/{training.json, data.json, evaluation-s<seed>.yaml}``, and of settings whose arms are
+    compared ``<setting>.json``, and ``<setting>-base.json`` where the untrained model is one of them; the
+    folder as a whole."""
     with atomic_dir(out) as partial:
         for name in analysed(file):
             write_json(partial / f"{name}.json", compared_settings(file, name))
+            if file.analysis[file.settings[name].paper].base:
+                write_json(partial / f"{name}-base.json", base_settings(file, name))
         for experiment in runnable(file):
             for name, values in settings_files(experiment).items():
                 path = partial / experiment.name / name
                 if path.suffix == ".json":
                     write_json(path, values)
                     continue
-                text = io.StringIO()
-                yaml.dump(values, text)
-                write_text(path, text.getvalue())
+                _write_yaml(path, values)
+
+
+def _write_yaml(path: Path, values: Any) -> None:
+    yaml, text = YAML(typ="safe", pure=True), io.StringIO()
+    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = None, False
+    yaml.dump(values, text)
+    write_text(path, text.getvalue())
+
+
+def base_settings(file: Experiments, name: str) -> dict[str, Any]:
+    """What the untrained model of a setting is asked: what every arm is, without the model's folder."""
+    experiment = file.get(f"{name}-{file.settings[name].run[0]}")
+    values = evaluation_settings(experiment, experiment.seeds[0])
+    return {key: value for key, value in values.items() if key not in ("root", "scale_file", "model", "name")}
+
+
+def write_base(file: Experiments, name: str, model: str, out: Path) -> None:
+    """The untrained model's evaluation file.
+
+    Raises:
+        ValueError: no folder of a model.
+    """
+    wanted = file.settings[name].model
+    if not (Path(model) / "config.json").is_file():
+        short = wanted.rpartition("/")[2]
+        raise ValueError(
+            f"model={model!r}: allowed is a folder with {wanted}; RLVR_MODELS names the folder that has it "
+            f"as {short}: hf download {wanted} --local-dir $RLVR_MODELS/{short}"
+        )
+    place = {"root": "/".join([".."] * len(out.parent.parts)), "scale_file": str(out)}
+    place |= {"model": str(Path(model).absolute()), "name": wanted}
+    _write_yaml(out, base_settings(file, name) | place)
 
 
 def write_data(experiment: Experiment, root: Path) -> None:
@@ -223,6 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("data", "the parquet files of an experiment", ("experiment",)),
         ("check", "whether a training may start", ("experiment", "seed")),
         ("merge", "the last checkpoint as a model", ("experiment", "seed")),
+        ("base", "the untrained model's evaluation file", ("setting", "model")),
     ):
         action = actions.add_parser(name, help=text)
         action.add_argument("scale")
@@ -249,6 +299,10 @@ def _run(options: argparse.Namespace) -> None:
     file, runs = load(options.scale), Path("runs")
     if options.action == "settings":
         write_settings(file, runs / file.scale / "settings")
+        return
+    if options.action == "base":
+        out = runs / file.scale / "base" / f"{options.setting}.yaml"
+        write_base(file, options.setting, options.model, out)
         return
     experiment = file.get(options.experiment)
     if options.action == "data":

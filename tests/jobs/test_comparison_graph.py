@@ -49,11 +49,11 @@ def runs_of(name, scale, setting):
 def test_a_comparison_depends_on_the_runs_of_its_arms(scale):
     file, listed = experiments(scale), load_yaml(ROOT / f"pipelines/scales/{scale}/jobs.yaml")
     arms = file.analysis["nfpo"].arms
-    for setting in listed["compared"]:
+    for setting in listed["compared"]["nfpo"]:
         assert runs_of("training", scale, setting) == {("train", arm) for arm in arms}
         assert runs_of("accuracy", scale, setting) == {("evaluate", arm) for arm in arms}
         assert runs_of("dynamics", scale, setting) == {("train", "nfpo")}
-    for setting in listed["ablated"]:
+    for setting in listed["ablated"]["nfpo"]:
         run = [arm for arm in file.settings[setting].run if not file.get(f"{setting}-{arm}").needs]
         changed = [arm for arm in run if arm not in arms]
         assert runs_of("ablations", scale, setting) == {
@@ -67,7 +67,7 @@ def test_a_comparison_depends_on_the_numbers_of_its_setting(tmp_path, name):
     item = "${item}" if name == "ablations" else "${item.setting}"
     assert f"runs/${{scale}}/settings/{item}.json" in STAGES[name]["deps"]
     job_graph.write_settings(experiments("paper"), tmp_path / "settings")
-    for setting in load_yaml(GRAPH.with_name("jobs.yaml"))["compared"]:
+    for setting in job_graph.analysed(experiments("paper")):
         assert (tmp_path / f"settings/{setting}.json").is_file()
 
 

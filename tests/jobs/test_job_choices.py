@@ -93,10 +93,11 @@ def choices():
             if not source.startswith("choice"):
                 continue
             if path.startswith("analysis."):
-                yield (
-                    {"report": "Report", "dynamics": "Dynamics"}[path.split(".")[2]],
-                    path.rpartition(".")[2],
+                section = path.split(".")[2]
+                owner = {"report": "Report", "dynamics": "Dynamics", "reach": "Reach"}.get(
+                    section, "Analysis"
                 )
+                yield owner, path.rpartition(".")[2]
                 continue
             setting = max((n for n in file.settings if path.startswith(f"settings.{n}.")), key=len)
             parts = path.removeprefix(f"settings.{setting}.").split(".")
@@ -109,7 +110,9 @@ def choices():
             elif parts[2:3] == ["change"] and parts[-1] == "steps":  # an arm's own length
                 yield SECTIONS[parts[3]].__name__, parts[-1]
             elif parts[0] == "arms":
-                own = next((name for name in ("nfpo", "mpo_d10") if parts[1].startswith(name)), parts[1])
+                own = next(
+                    (name for name in ("nfpo", "gspo", "mpo_d10") if parts[1].startswith(name)), parts[1]
+                )
                 yield own.removesuffix("_d10"), parts[-1]
             elif len(parts) == 1:
                 yield "Setting", parts[0]
@@ -126,7 +129,7 @@ def test_every_choice_of_the_experiments_is_a_listed_decision():
     }
     found = set(choices())
     assert {("Data", "split"), ("nfpo", "horizon"), ("nfpo", "band"), ("Setting", "seeds")} <= found
-    assert {("Report", "margin"), ("Dynamics", "horizons")} <= found
+    assert {("Report", "margin"), ("Dynamics", "horizons"), ("Reach", "reward")} <= found
     assert found <= named, found - named
 
 
@@ -152,6 +155,7 @@ def test_numbers_of_the_decisions_are_those_of_the_experiments():
             in text["Intervals, margin and horizons of the experiments' analysis"]
         )
         assert (report.confidence, report.bootstrap, report.margin) == (0.95, 2000, 0.02)
+        assert all(one.report == report for one in file.analysis.values())
         assert dynamics.horizons == (1, *sorted(horizons)) and dynamics.segment == 50
     small = one.get("nfpo-0.6b-nfpo")
     assert (small.rollout.prompts_per_step, small.data.max_response_length) == (32, 2048)

@@ -21,6 +21,9 @@ from rlvr.storage import read_json, write_json
 SCALES = ROOT / "pipelines" / "scales"
 GRAPH = SCALES / "paper" / "dvc.yaml"
 STAGES = load_yaml(GRAPH)["stages"]
+OF_MPO = [
+    (model, task) for model in ("qwen1.5b", "qwen7b", "llama1b") for task in ("gsm8k", "math", "humaneval")
+]
 RUN = "nfpo-0.6b-nfpo-0"
 COMPARED = "nfpo-0.6b.json"  # what the tables of the setting are made of
 ONE_GPU = "pipelines/scales/one_gpu/dvc.yaml"
@@ -38,7 +41,7 @@ def changed(tmp_path, old, new, count=1):
 # --- runs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("scale", "number", "runs"), [("paper", 80, 272), ("one_gpu", 22, 66)])
+@pytest.mark.parametrize(("scale", "number", "runs"), [("paper", 81, 279), ("one_gpu", 46, 138)])
 def test_the_lists_are_those_of_the_experiments(scale, number, runs):
     path = SCALES / scale / "jobs.yaml"
     file, values = experiments(scale), load_yaml(path)
@@ -51,20 +54,31 @@ def test_the_lists_are_those_of_the_experiments(scale, number, runs):
     pairs = [(run["experiment"], run["seed"]) for run in values["runs"].values()]
     assert pairs == [(name, seed) for name in wanted for seed in file.get(name).seeds] and len(pairs) == runs
     assert all(name == f"{run['experiment']}-{run['seed']}" for name, run in values["runs"].items())
-    settings = {"paper": ["nfpo-1.7b", "nfpo-8b"], "one_gpu": ["nfpo-0.6b"]}[scale]
-    assert list(values["compared"]) == settings and values["ablated"] == settings[:1]
-    assert all(item["setting"] == name for name, item in values["compared"].items())
+    compared = {"nfpo": ["nfpo-0.6b"], "ibpo": ["ibpo-0.6b"], "mpo": ["mpo-0.6b"]}
+    if scale == "paper":
+        trained = [f"mpo-{model}-{task}" for model, task in OF_MPO]
+        compared = {"nfpo": ["nfpo-1.7b", "nfpo-8b"], "ibpo": ["ibpo-32b"], "mpo": trained}
+    assert {paper: list(items) for paper, items in values["compared"].items()} == compared
+    assert values["ablated"] == {paper: names[:1] for paper, names in compared.items()}
+    items = {name: item for each in values["compared"].values() for name, item in each.items()}
+    assert all(item["setting"] == name for name, item in items.items())
     for run in values["runs"].values():
         assert file.get(run["experiment"]).model.endswith(f"/{run['model']}")
-    for name, item in values["compared"].items():
+    for name, item in items.items():
         assert file.settings[name].model.endswith(f"/{item['model']}")
 
 
 def test_a_setting_without_an_arm_of_the_comparison_has_no_tables(tmp_path):
     file = changed(tmp_path, "run: [grpo, dppo, nfpo, nfpo_release,", "run: [grpo, nfpo, nfpo_release,")
-    assert job_graph.lists(file)["compared"] == {} and job_graph.lists(file)["ablated"] == []
+    found = job_graph.lists(file)
+    assert found["compared"]["nfpo"] == {} and found["ablated"]["nfpo"] == []
     (tmp_path / "jobs.yaml").write_text(job_graph.lists_text(file))
-    assert load_yaml(tmp_path / "jobs.yaml")["compared"] == []
+    assert load_yaml(tmp_path / "jobs.yaml") == found
+
+
+def test_a_setting_that_verl_cannot_run_has_no_tables():
+    file = experiments("paper")
+    assert file.settings["ibpo-next"].needs and "ibpo-next" not in job_graph.analysed(file)
 
 
 def test_both_scales_have_one_graph():

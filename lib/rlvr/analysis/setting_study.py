@@ -9,23 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from rlvr.analysis.study import Labels, Study
 from rlvr.analysis.wording import LANGUAGE_MODELS, Wording
 from rlvr.config import Ablations, Evaluate, Recipe, Train
+from rlvr.config_mtp import Critic, Mtp, Sampling
+from rlvr.engines.jobs import sections
 from rlvr.engines.jobs.command import folder
 from rlvr.engines.jobs.evaluation import evaluation_settings, model_folder
 from rlvr.engines.jobs.experiments import Experiment, Experiments, Setting
 from rlvr.engines.jobs.progress import checkpoint_step
-from rlvr.engines.jobs.sections import Update
+from rlvr.engines.jobs.sections import Modules, Update
 from rlvr.problems.benchmarks.catalogue import get_benchmark
 from rlvr.registry import suggest
 from rlvr.reporting.claims_of_models import DECLARED_OF_MODELS
 from rlvr.storage import read_json
 
-#: Arm of the experiments: what analyses call it, by its objective.
-NAMES = {"dppo": "dppo_tv"}
+#: Of a paper, arm of the experiments: what analyses call it.
+NAMES: Mapping[str, Mapping[str, str]] = {
+    "nfpo": {"dppo": "dppo_tv"},
+    "ibpo": {},
+    "mpo": {"grpo": "grpo_4"},
+}
+BASE = "base"  # the untrained model, among the samples
 NOT_BEGUN = "it was not run"
 
 
@@ -50,16 +57,16 @@ def of_setting(file: Experiments, setting: str | None, root: str | Path = "runs"
             f"setting={setting!r} is of paper {whole.paper}, of which `analysis` in {file.scale_file} says "
             f"nothing; allowed are {', '.join(analysed)}"
         )
-    analysis = file.analysis[whole.paper]
+    analysis, names = file.analysis[whole.paper], NAMES[whole.paper]
     runs = _Runs(file, setting, Path(root))
-    arms = tuple(NAMES.get(arm, arm) for arm in analysis.arms)
+    arms = tuple(names.get(arm, arm) for arm in analysis.arms)
     for arm in analysis.arms:
         if arm not in whole.run:
             raise ValueError(
                 f"settings.{setting}.run lacks {arm!r}, which analysis.{whole.paper}.arms compares with the "
                 "others"
             )
-        if needs := runs.experiments[NAMES.get(arm, arm)].needs:
+        if needs := runs.experiments[names.get(arm, arm)].needs:
             raise ValueError(f"{setting}-{arm} cannot be run by verl yet; it needs {needs}")
     rest = [arm for arm in runs.experiments if arm not in arms]
     left_out = {arm: why for arm in rest if (why := runs.fault(arm))}
@@ -79,7 +86,7 @@ def of_setting(file: Experiments, setting: str | None, root: str | Path = "runs"
         model=whole.model,
         problems=whole.data,
         penalties=_penalties(whole.update),
-        base=(),
+        base=(BASE,) if analysis.base else (),
         records=whole.records.responses > 0,
         tokenizers=(str(model_folder(first, whole.seeds[0], str(root))), whole.model),
         words=_words(whole, {arm: runs.experiments[arm] for arm in arms}),
@@ -87,6 +94,8 @@ def of_setting(file: Experiments, setting: str | None, root: str | Path = "runs"
         run_folder=runs.folder,
         sample_files=runs.sample_files,
         remedy=runs.remedy,
+        paper=whole.paper,
+        reach=analysis.reach,
     )
 
 
@@ -96,10 +105,12 @@ class _Runs:
     def __init__(self, file: Experiments, setting: str, root: Path) -> None:
         self.scale, self.setting, self.root = file.scale, setting, root
         self.seeds = file.settings[setting].seeds
-        self.graph = Path(file.scale_file).with_name("dvc.yaml").as_posix()
+        self.graph = PurePosixPath(file.scale_file).with_name("dvc.yaml")
+        self.paper = file.settings[setting].paper
         self.experiments: dict[str, Experiment] = {}
+        names = NAMES[file.settings[setting].paper]
         for arm in file.settings[setting].run:
-            name = NAMES.get(arm, arm)
+            name = names.get(arm, arm)
             if name in self.experiments:
                 raise ValueError(f"settings.{setting}.run: two arms are called {name!r}; allowed is one")
             self.experiments[name] = file.get(f"{setting}-{arm}")
@@ -113,6 +124,9 @@ class _Runs:
         return self.root / self.scale / "train" / self.experiment(arm).name / f"seed{seed}" / f"lag{lag}"
 
     def sample_files(self, arm: str) -> list[tuple[Path, Labels]]:
+        if arm == BASE:
+            where = self.root / self.scale / "evaluate" / f"{self.setting}-{BASE}"
+            return [(where / "samples.parquet", {"arm": arm, "seed": 0, "lag": 0})]
         where = self.root / self.scale / "evaluate" / self.experiment(arm).name
         return [
             (where / f"seed{seed}" / "samples.parquet", {"arm": arm, "seed": seed, "lag": 0})
@@ -120,6 +134,8 @@ class _Runs:
         ]
 
     def remedy(self, what: str, arm: str, seed: int | None) -> str:
+        if arm == BASE:
+            return f"dvc repro {self.graph.parent / self.paper / self.graph.name}:{BASE}@{self.setting}"
         experiment = self.experiment(arm)
         if what == "records" and not experiment.records.responses:
             return f"settings.{self.setting}.records.responses is 0: none are kept"
@@ -192,7 +208,29 @@ def _own(update: Update) -> dict[str, str]:
 
 
 def _recipe(experiment: Experiment) -> Recipe:
-    return Recipe(objective=experiment.objective, **experiment.parameters, **_own(experiment.update))
+    blocks = {
+        "counterfactual": experiment.counterfactual,
+        "mtp": experiment.mtp and _mtp(experiment.mtp),
+        "critic": experiment.critic and _critic(experiment.critic),
+        "sampling": Sampling(dynamic=True, max_batches=None) if experiment.dynamic_sampling else None,
+    }
+    return Recipe(
+        objective=experiment.objective,
+        **experiment.parameters,
+        **_own(experiment.update),
+        **{name: block for name, block in blocks.items() if block is not None},
+    )
+
+
+def _mtp(modules: Modules) -> Mtp:
+    """Not validated: modules that start from a given folder have no warm-up, which a recipe's have."""
+    values = {name: getattr(modules, name) for name in Mtp.model_fields if hasattr(modules, name)}
+    return Mtp.model_construct(**values)
+
+
+def _critic(critic: sections.Critic) -> Critic:
+    """verl's: a network of its own, one value head."""
+    return Critic(lr=critic.lr, value_clip=critic.value_clip, gamma=critic.gamma, lam=critic.lam)
 
 
 def _evaluate(experiment: Experiment) -> Evaluate:

@@ -31,7 +31,7 @@ from rlvr.config import (
 from rlvr.reporting.claims import DECLARED, DeclaredTest
 
 if TYPE_CHECKING:
-    from rlvr.engines.jobs.sections import Data
+    from rlvr.engines.jobs.sections import Data, Reach
 
 #: Columns that every sample of one file has beside those in it.
 Labels = Mapping[str, Any]
@@ -60,6 +60,8 @@ class Study:
         tests: of the claims, by id.
         run_folder: (arm, seed, lag) -> where training left its run.
         sample_files: arm -> its files of graded responses, with labels for those that have none.
+        paper: of which it is.
+        reach: of IBPO's experiments, the reward that has to be reached; a scale file has ``correcting``.
         remedy: ("train", "evaluate" or "records", arm, seed) -> how what is missing is made, in words.
     """
 
@@ -85,6 +87,12 @@ class Study:
     run_folder: Callable[[str, int, int], Path]
     sample_files: Callable[[str], list[tuple[Path, Labels]]]
     remedy: Callable[[str, str, int | None], str]
+    paper: str = "nfpo"
+    reach: Reach | None = None
+
+    @property
+    def ablation_arms(self) -> tuple[str, ...]:
+        return self.ablations.arms if self.ablations else ()
 
     def lags_of(self, arm: str) -> tuple[int, ...]:
         """Lags at which an arm was trained."""
@@ -155,4 +163,5 @@ def of_scale(scale: Scale) -> Study:
         run_folder=scale.run_folder,
         sample_files=sample_files,
         remedy=remedy,
+        paper=scale.paper,
     )

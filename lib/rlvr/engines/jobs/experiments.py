@@ -48,6 +48,8 @@ SOURCES = "'text: where', 'public: where', 'choice: why', 'release' and 'verl de
 #: Keys of a setting that say what is what; all others are values, and have a source.
 WITHOUT_SOURCE = frozenset({"paper", "needs", "run", "objective"})
 Paper = Literal["nfpo", "ibpo", "mpo"]
+#: Sections of an analysis that one paper has and no other.
+OF_ONE_PAPER = {"dynamics": "nfpo", "reach": "ibpo"}
 
 
 class Setting(_Section):
@@ -172,6 +174,14 @@ class Experiments(_Section):
     settings: dict[str, Setting]
     analysis: dict[Paper, Analysis] = Field(default_factory=dict)
     sources: dict[str, str]  # path of a value, "settings.nfpo-1.7b.update.lr": its source
+
+    @model_validator(mode="after")
+    def _analysis_is_of_its_paper(self) -> Experiments:
+        for paper, one in self.analysis.items():
+            for name, owner in OF_ONE_PAPER.items():
+                if (getattr(one, name) is not None) != (paper == owner):
+                    raise ValueError(f"analysis.{paper}.{name}: allowed, and needed, is a section of {owner}")
+        return self
 
     @property
     def names(self) -> list[str]:

@@ -256,12 +256,21 @@ class Arm(_Section):
         return objectives.get(name).name
 
 
+class Reach(_Section):
+    """Of IBPO: which training reward has to be reached, and over how much of the compute it is smoothed."""
+
+    reward: Annotated[float, Field(gt=0, lt=1)]
+    smoothing: Annotated[float, Field(ge=0, lt=1)]  # of the compute that every run of a setting has spent
+
+
 class Analysis(_Section):
     """What the notebooks of a paper make of its settings' runs (:mod:`rlvr.analysis.study`)."""
 
     arms: tuple[str, ...]  # compared with each other; what else a setting runs are ablations
+    base: bool = False  # whether the untrained model is evaluated beside them
     report: Report
-    dynamics: Dynamics
+    dynamics: Dynamics | None = None  # of NFPO
+    reach: Reach | None = None
 
     @field_validator("arms")
     @classmethod
