@@ -30,11 +30,13 @@ from verl.workers.config import PolicyLossConfig as StockConfig
 from verl.workers.utils.losses import ppo_loss
 
 from rlvr import objectives
+from rlvr.engines.jobs.updates import read_updates
 from rlvr.engines.local.packing import PackedGroups, pack
 from rlvr.engines.local.policy import flatten, unflatten
 from rlvr.engines.local.update import MiniBatch, Updater, response_log_prob
 from rlvr.engines.verl import PolicyLossConfig
 from rlvr.engines.verl.recording import ROW, SETTINGS, RecordingTrainingWorker
+from rlvr.engines.verl.updates import FOLDER
 
 RECORDED = [1, 6, 7, 11]  # rows of the batch, in both micro-batches
 GROUPS, SIZE, LR, NO_CLIP, PAD = 3, 4, 1e-3, 1e9, 0
@@ -112,6 +114,7 @@ def verl_batch(batch, folder):
             "temperature": 1.0,
             "calculate_entropy": True,
             SETTINGS: {"folder": str(folder), "step": 3, "megabytes": 1.0},
+            FOLDER: {"folder": str(folder), "step": 3},
             "compute_loss": True,
             "global_batch_size": rows,
             "mini_batch_size": rows,
@@ -219,9 +222,12 @@ def run_case(worker, engine, folder, shape, batch, policy_loss, mode, scale, par
     objective = objectives.get(loss_mode.removeprefix("rlvr."))
     loss = partial(objective, loss_agg_mode=mode, loss_scale_factor=scale, **parameters)
     updater = Updater(theta, shape, loss, LR, (0.9, 0.95), 0.0, NO_CLIP, temperature=1.0)
+    (row,) = read_updates(folder, 3).to_dict("records")
     metrics, log_prob, slope = updater.step(MiniBatch(batch.packed, batch.old_log_prob, batch.advantages, 0))
     ours = updater.theta.grad
     moved = updater.theta.detach() - theta
+    token = (log_prob - batch.old_log_prob)[batch.packed.response_mask.bool()].double().exp()
+    ours_of_update = metrics | {"token_ratio_variance": float(token.var())}
     difference = theirs - ours
     unflatten(difference, shape).embed[PAD] = 0.0  # a view
     return {
@@ -238,6 +244,9 @@ def run_case(worker, engine, folder, shape, batch, policy_loss, mode, scale, par
         "records": record_differences(folder, batch, log_prob, slope),
         "entropy": [sum(call["actor/token_entropy"].values[0] for call in calls), metrics["entropy"]],
         "grad_norm_max": out["grad_norm_max"][0],
+        "update": {name: [row[name], value] for name, value in ours_of_update.items() if name in row},
+        "update_lacks": sorted(set(ours_of_update) - set(row)),
+        "update_adds": sorted(set(row) - set(ours_of_update)),
     }
 
 

@@ -37,6 +37,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from rlvr import objectives
 from rlvr.config_mtp import Mtp, MtpWarmUp
+from rlvr.engines.jobs.updates import read_updates
 from rlvr.engines.local.flat import FlatTrainer
 from rlvr.engines.local.method_update import MethodBatch, MethodUpdater, Modules
 from rlvr.engines.local.mtp import MtpModules, new_modules, predict
@@ -45,6 +46,7 @@ from rlvr.engines.local.policy import flatten, unflatten
 from rlvr.engines.verl import PolicyLossConfig
 from rlvr.engines.verl.mtp_stack import OLD, SAID, of_responses, padded
 from rlvr.engines.verl.mtp_worker import MtpTrainingWorker
+from rlvr.engines.verl.updates import FOLDER
 from rlvr.ratios import block_weights
 
 BETAS, CLIP, MODULES_LR = (0.9, 0.95), 0.05, 3e-3  # a clip that acts
@@ -139,9 +141,11 @@ def run_case(folder, policy, behaviour, batch, variant, hidden, policy_gradient,
     settings = {"blocks": BLOCKS, "variant": variant, "hidden": hidden, "policy_gradient": policy_gradient}
     settings |= {"train": train, "lr": MODULES_LR}
     worker = make_worker(folder, settings | {"start": str(folder)}, reshard)
+    kept = folder.parents[1] / "updates" / folder.name  # of all ranks
 
     def given():
         data = verl_batch(batch, folder / "records")
+        tu.assign_non_tensor(data, **{FOLDER: {"folder": str(kept), "step": 3}})
         data[OLD] = nested(row[:n].flatten() for row, n in zip(old, batch.lengths, strict=True))
         return tu.chunk_tensordict(data, dist.get_world_size())[dist.get_rank()]
 
@@ -166,6 +170,8 @@ def run_case(folder, policy, behaviour, batch, variant, hidden, policy_gradient,
     own_rows = slice(share * dist.get_rank(), share * (dist.get_rank() + 1))
     metrics = tu.get(worker.train_mini_batch(given()), "metrics")
     ours, _, _ = updater.step(step)
+    dist.barrier()
+    (row,) = read_updates(kept, 3).to_dict("records")
     phi = MtpModules(start.shape, trainer.snapshot()).state_dict()
     flat = {name: values[0] for name, values in metrics.items()}
     theirs = {name.removeprefix("actor/"): float(value) for name, value in flat.items()}
@@ -173,6 +179,10 @@ def run_case(folder, policy, behaviour, batch, variant, hidden, policy_gradient,
         "inferred": float((inferred - before[own_rows, : inferred.shape[1]]).abs().max()),
         "metrics": {n: [theirs[n], v] for n, v in ours.items() if n in theirs},
         "missing": sorted(set(ours) - set(theirs)),
+        "update": {name: [row[name], value] for name, value in ours.items() if name in row},
+        "update_lacks": sorted(set(ours) - set(row)),
+        "update_adds": sorted(set(row) - set(ours)),
+        "update_files": sorted(path.name for path in kept.iterdir()),
         "policy_moved": float((updater.theta.detach() - policy.theta).norm()),
         "policy_difference": float((policy_of(worker, policy.shape) - updater.theta.detach()).norm()),
         "modules_moved": distance(start.state_dict(), phi),

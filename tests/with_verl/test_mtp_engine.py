@@ -109,6 +109,18 @@ def test_metrics_are_those_of_the_local_engine(results, case):
         assert theirs == pytest.approx(ours, abs=0.02) and ours > 0.1, name
 
 
+@pytest.mark.parametrize("case", ALL)
+def test_the_row_of_an_update_is_the_local_engine_s(results, case):
+    """Over micro-batches and ranks of different size: variances and clip fractions, too, are the mini-batch's."""
+    found = results[case]
+    ranks = 2 if case == TWO else 1
+    assert found["update_files"] == [f"updates-000003-rank{rank}.json" for rank in range(ranks)]
+    assert found["update_lacks"] == [] and found["update_adds"] == ["minibatch", "step"]
+    for name, (theirs, ours) in found["update"].items():
+        assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-6), name
+    assert found["update"]["ratio_variance"][1] > 0.01 and found["update"]["clip_fraction"][1] > 0.1
+
+
 def test_a_checkpoint_holds_modules_and_optimiser(results):
     """A worker with other modules goes on as the one that saved would have."""
     found = results["checkpoint"]

@@ -106,6 +106,19 @@ def test_entropy_is_the_mean_over_tokens(results, case):
     assert results[case]["grad_norm_max"] == results[case]["grad_norm"][0]
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_the_row_of_an_update_is_the_local_engine_s(results, case):
+    """Weighted by tokens over micro-batches of different size, so that not even a variance differs."""
+    found = results[case]
+    assert found["update_lacks"] == []
+    assert found["update_adds"] == ["minibatch", "ratio_variance", "step"]
+    for name, (theirs, ours) in found["update"].items():
+        if case == "with-pad" and name == "grad_norm":
+            continue  # of the embedding that transformers leaves out
+        assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-6), name
+    assert found["update"]["token_ratio_variance"][1] > 0.01
+
+
 def test_masks_and_filled_up_rows_of_a_step_with_corrections(tmp_path):
     """Twelve rows with tokens and four without, masks of tokens: the mean is over twelve."""
     found = printed_by("masked_run.py", tmp_path)

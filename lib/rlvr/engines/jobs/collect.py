@@ -3,6 +3,7 @@
     metrics.parquet   a row per step, with the names of the local engine; verl's own names beside them
     compute.parquet   what the steps computed, of jobs of our trainers
     records.parquet   per-token records, if the job kept any
+    updates.parquet   a row per update, of jobs of our trainers
     summary.json      steps and counts
     config.json       what was run
     final/            the policy (embedded ones; of others, where the checkpoint is)
@@ -24,6 +25,7 @@ import pandas as pd
 import torch
 
 from rlvr.analysis.dynamics import pad_records
+from rlvr.engines.jobs.updates import read_updates
 from rlvr.mtp.files import FILE as MODULES
 from rlvr.ratios import forward_trace, token_ratio
 from rlvr.storage import atomic_dir, finite_or_none, write_json
@@ -41,10 +43,15 @@ NAMES = {
     "grad_norm": "actor/grad_norm",
     "grad_norm_max": "actor/grad_norm_max",
     "entropy": "actor/token_entropy",
+    "explained_variance": "critic/vf_explained_var",
+    "value_loss": "critic/vf_loss",
+    "value_clip_fraction": "critic/vf_clipfrac",
 }
 DIFFERENCES = {
     "entropy": "where the engine computes none: the mean of minus the sampler's log-probs of the step",
-    "metrics of the loss": "a mean over micro-batches, not weighted by their tokens",
+    "metrics of the loss": "a mean over micro-batches, not weighted by their tokens; of an update in "
+    "updates.parquet they are weighted, and its variances are over all of its tokens",
+    "updates": "the critic is another worker, so that its loss and clip fraction are means of a step alone",
     "reward, groups_with_signal": "of the groups that are trained on: of DAPO's sampling, those it kept",
     "mask of a record": "with a KL loss, whether any part of the loss moves the token",
     "compute": "every row trained on computes its prompt again; validation is not counted",
@@ -105,6 +112,7 @@ def collect(job: Job, out: str | Path, own_policy: bool = False) -> None:
         },
         checkpoint / "huggingface" if own_policy else None,
         compute_frame(by_step, steps),
+        read_updates(job.folder / "updates", steps),
     )
 
 
@@ -237,6 +245,7 @@ def write_run(
     summary: Mapping[str, Any],
     final: Path | None = None,
     compute: pd.DataFrame | None = None,
+    updates: pd.DataFrame | None = None,
 ) -> None:
     """The run's folder, complete or absent. ``final`` is a policy of ours, copied in our format."""
     from rlvr.engines.local.policy import Policy
@@ -250,6 +259,8 @@ def write_run(
             records[RECORDS + rest].to_parquet(partial / "records.parquet", index=False)
         if compute is not None:
             compute.to_parquet(partial / "compute.parquet", index=False)
+        if updates is not None:
+            updates.to_parquet(partial / "updates.parquet", index=False)
         write_json(partial / "summary.json", dict(summary))
         if final is not None:
             Policy.from_pretrained(final).save_pretrained(partial / "final")

@@ -231,10 +231,10 @@ def trainer_settings(experiment: Experiment, where: str) -> dict[str, Any]:
 
 def records_settings(experiment: Experiment, where: str) -> dict[str, Any]:
     """What our trainer reads; its section has to exist, also where no records are wanted."""
-    records = experiment.records
+    records, updates = experiment.records, {"records_updates_dir": f"{where}/updates"}
     if not records.responses:
-        return {"records_per_step": 0}
-    return {
+        return {"records_per_step": 0} | updates
+    return updates | {
         "records_dir": f"{where}/records",
         "records_per_step": records.responses,
         "records_every": records.every,

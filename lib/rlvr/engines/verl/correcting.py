@@ -59,7 +59,7 @@ from rlvr.engines.verl.trainer import RecordingTrainer
 from rlvr.rewards import shaped_reward
 from rlvr.verifiers.programs import extract_program
 
-RECORDS = ("records_dir", "records_per_step", "records_every", "records_megabytes")
+RECORDS = ("records_dir", "records_per_step", "records_every", "records_megabytes", "records_updates_dir")
 PROGRAMS = ("function", "stdin")  # kinds of problems whose responses hold one
 OWN = (BLOCK, "shown_characters", *RECORDS)
 

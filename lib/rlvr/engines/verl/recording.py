@@ -6,7 +6,7 @@ at the rows that :class:`rlvr.engines.verl.trainer.RecordingTrainer` marked.
 
 One file per step and rank, written as a whole, and again by a job that repeats the step after a resume.
 Columns are those of :data:`COLUMNS`; :mod:`rlvr.engines.jobs.collect` makes of them what the local engine
-writes.
+writes. Of every update the worker keeps a row, too (:mod:`.updates`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from verl.utils.metric import Metric
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.padding import no_padding_2_padding
 
+from rlvr.engines.verl.updates import FOLDER, PARTS, UpdateFiles, UpdateRows, parts_of
+from rlvr.ratios import RATIO_BOUND
 from rlvr.storage import atomic_path
 
 logger = logging.getLogger(__name__)
@@ -51,7 +53,8 @@ COLUMNS: dict[str, pa.DataType] = {
 
 
 class RecordingLoss:
-    """verl's loss of a micro-batch, and records of the marked rows in ``kept``.
+    """verl's loss of a micro-batch, records of the marked rows in ``kept``, and ``updates``, what it says of
+    whole updates.
 
     Adds to the metrics ``actor/token_entropy``, the mean over tokens in nats, where the engine gives
     entropies: verl's own ``actor/entropy_loss``, and its ``actor/entropy`` of recomputed log-probs, are
@@ -62,11 +65,16 @@ class RecordingLoss:
         self.loss = loss
         self.minibatch = 0
         self.kept: list[dict[str, np.ndarray]] = []
+        self.updates = UpdateRows()
 
     def __call__(
         self, model_output: Mapping[str, Any], data: TensorDict, dp_group: Any = None
     ) -> tuple[Tensor, dict]:
         loss, metrics = self.loss(model_output=model_output, data=data, dp_group=dp_group)
+        parts = metrics.pop(PARTS, {})
+        if self.updates.wanted:
+            own, tokens = self._parts(model_output, data)
+            self.updates.micro_batch(metrics, own | parts, tokens)
         if (entropy := model_output.get("entropy", None)) is not None:
             value = self._mean(no_padding_2_padding(entropy.detach(), data), data)
             how = metrics["actor/pg_loss"].aggregation
@@ -75,6 +83,18 @@ class RecordingLoss:
         if rows is not None and bool((rows >= 0).any()):
             self.kept.append(self._records(loss, model_output["log_probs"], data, rows.reshape(-1).cpu()))
         return loss, metrics
+
+    @staticmethod
+    def _parts(model_output: Mapping[str, Any], data: TensorDict) -> tuple[dict, int]:
+        """Parts of the token's ratio ``exp(l)``, l bounded as in a block, and of the entropy; token count."""
+        padded = data.select("response_mask", "old_log_probs").to_padded_tensor()
+        mask = padded["response_mask"].bool()
+        log_prob = no_padding_2_padding(model_output["log_probs"].detach(), data)
+        token = (log_prob - padded["old_log_probs"])[mask].clamp(-RATIO_BOUND, RATIO_BOUND)
+        named = {"token_ratio_variance": token.double().exp()}
+        if (entropy := model_output.get("entropy", None)) is not None:
+            named["entropy"] = no_padding_2_padding(entropy.detach(), data)[mask]
+        return parts_of(named), len(token)
 
     @staticmethod
     def _mean(values: Tensor, data: TensorDict) -> Tensor:
@@ -115,7 +135,7 @@ class RecordingLoss:
 
 
 class RecordingTrainingWorker(TrainingWorker):
-    """As verl's; after the updates of a step it writes what its loss kept.
+    """As verl's; after the updates of a step it writes what its loss kept, and a row of each.
 
     Adds ``grad_norm_max``, the largest of a step's updates: verl averages ``grad_norm`` over them.
     """
@@ -123,18 +143,23 @@ class RecordingTrainingWorker(TrainingWorker):
     _recorder: RecordingLoss | None = None
 
     def set_loss_fn(self, loss_fn: Callable) -> None:
-        self._recorder = RecordingLoss(loss_fn)
+        self._recorder, self._files = RecordingLoss(loss_fn), UpdateFiles()
         super().set_loss_fn(self._recorder)
 
     def train_mini_batch(self, data: TensorDict) -> TensorDict:
         settings = tu.pop(data, key=SETTINGS, default=None)
+        wanted = tu.pop(data, key=FOLDER, default=None)
         if self._recorder is not None:
             self._recorder.minibatch, self._recorder.kept = 0, []
+            self._recorder.updates.begin(bool(wanted))
         output = super().train_mini_batch(data)
         # ranks that share a sequence hold the same rows: one of them writes
         writes = self.engine.is_mp_src_rank_with_outputs()
         if settings and writes and self._recorder is not None and self._recorder.kept:
             write_records(self._recorder.kept, self.engine.get_data_parallel_rank(), **settings)
+        if wanted and writes and self._recorder is not None:
+            ranks = self.engine.get_data_parallel_rank(), self.engine.get_data_parallel_size()
+            self._files.write(self._recorder.updates.rows, *ranks, **wanted)
         return output
 
     def train_batch(self, data: TensorDict) -> TensorDict:
@@ -143,7 +168,13 @@ class RecordingTrainingWorker(TrainingWorker):
             self._recorder.minibatch += 1
         if output is not None and "grad_norm" in (metrics := tu.get(output, "metrics")):
             metrics["grad_norm_max"] = metrics["grad_norm"]
+        if output is not None and self._recorder is not None:
+            self._recorder.updates.update(self._of_update(tu.get(output, "metrics")))
         return output
+
+    def _of_update(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """What all ranks say alike of an update."""
+        return {name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}
 
 
 class RecordingWorker(ActorRolloutRefWorker):

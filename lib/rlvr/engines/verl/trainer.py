@@ -28,6 +28,7 @@ from rlvr.engines.verl.accounting import as_metrics, count_rows
 from rlvr.engines.verl.mtp_stack import OLD, SAID, of_responses
 from rlvr.engines.verl.recording import ROW, SETTINGS, RecordingWorker
 from rlvr.engines.verl.surroundings import correction_of
+from rlvr.engines.verl.updates import FOLDER
 from rlvr.engines.vllm.model import end_token_ids
 
 MODE = "rlvr_sync"
@@ -40,7 +41,8 @@ class RecordingTrainer(PPOTrainerSync):
 
     Settings, in ``trainer.v1.<mode>``: ``records_dir`` (absent: nothing is kept), ``records_per_step``
     responses spread evenly over the mini-batches of a step, in every ``records_every``-th step, until each
-    rank has written ``records_megabytes``.
+    rank has written ``records_megabytes``. ``records_updates_dir`` (absent: none is kept): where a row of
+    every update goes (:mod:`.updates`).
 
     Metrics, for what verl does not log: ``rlvr/groups_with_signal``, the share of prompts whose responses
     were not all rewarded alike; ``rlvr/truncated``, the share of responses that did not end by themselves
@@ -98,6 +100,8 @@ class RecordingTrainer(PPOTrainerSync):
     def _update_actor(self, batch: Any, metrics: dict) -> Any:
         self._describe(batch, metrics)
         settings = self.settings
+        if where := settings.get("records_updates_dir", None):
+            batch.extra_info[FOLDER] = {"folder": str(where), "step": self.global_steps}
         folder, every = settings.get("records_dir", None), settings.get("records_every", 1)
         if not folder or (self.global_steps - 1) % every:
             return super()._update_actor(batch, metrics)
