@@ -111,7 +111,7 @@ def test_metrics_are_those_of_the_local_engine(results, case):
 
 @pytest.mark.parametrize("case", ALL)
 def test_the_row_of_an_update_is_the_local_engine_s(results, case):
-    """Over micro-batches and ranks of different size: variances and clip fractions, too, are the mini-batch's."""
+    """Over micro-batches and ranks of different size; even variances are those of the mini-batch."""
     found = results[case]
     ranks = 2 if case == TWO else 1
     assert found["update_files"] == [f"updates-000003-rank{rank}.json" for rank in range(ranks)]

@@ -234,11 +234,14 @@ def _critic(critic: sections.Critic) -> Critic:
 
 
 def _evaluate(experiment: Experiment) -> Evaluate:
-    """pass@k for 1, 2, 4, ... up to half the samples of a problem, as in the tables of an evaluation."""
+    """pass@k for 1, 2, 4, ... up to half the samples of a problem, as in the tables of an evaluation.
+
+    Not validated: a language model may be evaluated greedily, at temperature 0, an embedded policy may not.
+    """
     evaluation = experiment.evaluation
     sampling = evaluation_settings(experiment, experiment.seeds[0])["sampling"]
     ks = [2**i for i in range(evaluation.samples.bit_length()) if 2**i <= max(1, evaluation.samples // 2)]
-    return Evaluate(
+    return Evaluate.model_construct(
         samples=evaluation.samples,
         temperature=evaluation.temperature,
         pass_k=tuple(ks),
