@@ -150,10 +150,9 @@ def settings_files(experiment: Experiment) -> dict[str, Any]:
 def compared_settings(file: Experiments, name: str) -> dict[str, Any]:
     """What the tables and figures of a setting are made of, beside its runs."""
     setting = file.settings[name]
-    return {
-        part: one.model_dump(mode="json")
-        for part, one in (("setting", setting), ("analysis", file.analysis[setting.paper]))
-    }
+    values = setting.model_dump(mode="json", exclude={"expected", "needs"})
+    values["arms"] = {arm: values["arms"][arm] for arm in setting.run}  # others may be inherited
+    return {"setting": values, "analysis": file.analysis[setting.paper].model_dump(mode="json")}
 
 
 def write_settings(file: Experiments, out: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os.path
 import re
+from functools import reduce
 
 import pytest
 from job_fixtures import ROOT, experiments
@@ -107,7 +108,7 @@ def choices():
                 yield ("ModuleWarmUp" if "warmup" in parts else "Modules"), parts[-1]
             elif parts[0] == "arms" and parts[-1] in NO_NUMBER_OF:
                 continue
-            elif parts[2:3] == ["change"] and parts[-1] == "steps":  # an arm's own length
+            elif parts[2:3] == ["change"] and parts[-1] in ("steps", "responses_per_prompt"):  # an arm's own
                 yield SECTIONS[parts[3]].__name__, parts[-1]
             elif parts[0] == "arms":
                 own = next(
@@ -212,7 +213,8 @@ def test_the_runs_of_the_document_exist():
         for arm in ("grpo", "dppo", "nfpo"):
             for table in ("training", "accuracy", "dynamics", "ablations"):
                 found = stages[stage.replace("$table", table)]["foreach"].removeprefix("${").removesuffix("}")
-                assert item.replace("$arm", arm) in lists[found]
+                listed = reduce(lambda values, key: values[key], found.split("."), lists)
+                assert item.replace("$arm", arm) in listed
 
 
 def test_the_tables_of_the_document_are_stages_and_their_notebooks_make_them():

@@ -243,13 +243,13 @@ def test_arms_of_ibpo_have_equal_planned_compute(scale):
     arms = 0
     for name in names:
         experiment, gspo = file.get(name), file.get(f"{name.rsplit('-', 1)[0]}-gspo")
-        if experiment.counterfactual is None:
+        if experiment.counterfactual is None and not name.endswith("-gspo8"):
             continue
         arms += 1
         assert experiment.update.steps == steps_at_equal_compute(experiment, gspo), name
         step, of_gspo = (sum(plan(e).compute_seconds) / 2 for e in (experiment, gspo))
         assert abs(experiment.update.steps * step - gspo.update.steps * of_gspo) <= step / 2, name
-    assert arms == {"paper": 18, "one_gpu": 2}[scale]
+    assert arms == {"paper": 21, "one_gpu": 17}[scale]
 
 
 def test_steps_at_equal_compute_by_hand():
