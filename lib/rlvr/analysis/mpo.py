@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlvr import objectives
 from rlvr.config import Scale, load_scale
+
+if TYPE_CHECKING:
+    from rlvr.analysis.study import Study
 
 PPO, FULL, CONTROL, STILL = "ppo", "mpo", "mpo_scaled", "mpo_still"
 
@@ -32,7 +35,7 @@ class Setting(NamedTuple):
     train: str
 
 
-def setting_of(scale: Scale, arm: str) -> Setting | None:
+def setting_of(scale: Study | Scale, arm: str) -> Setting | None:
     """The setting of an arm of MPO on PPO; None for any other objective than ``mpo``."""
     recipe = scale.recipes[arm]
     if recipe.objective != "mpo" or recipe.mtp is None or recipe.critic is None:
@@ -43,7 +46,7 @@ def setting_of(scale: Scale, arm: str) -> Setting | None:
     return Setting(mtp.blocks, weight, decay, recipe.critic.blocks, mtp.ratio, mtp.train)
 
 
-def arms_over(scale: Scale, *fields: str) -> dict[tuple, str]:
+def arms_over(scale: Study | Scale, *fields: str) -> dict[tuple, str]:
     """Values of ``fields`` -> the trained arm that differs from ``mpo`` in nothing else, in rising order.
 
     Raises:
@@ -66,17 +69,17 @@ def arms_over(scale: Scale, *fields: str) -> dict[tuple, str]:
     return dict(sorted(found.items()))
 
 
-def weight_arms(scale: Scale) -> dict[float, str]:
+def weight_arms(scale: Study | Scale) -> dict[float, str]:
     """Total weight S -> arm; without weight MPO is PPO, which stands for 0."""
     return {0.0: PPO} | {weight: arm for (weight,), arm in arms_over(scale, "weight").items()}
 
 
-def block_arms(scale: Scale) -> dict[int, str]:
+def block_arms(scale: Study | Scale) -> dict[int, str]:
     """Block length K -> arm; a block of one token is PPO's."""
     return {1: PPO} | {blocks: arm for (blocks,), arm in arms_over(scale, "blocks").items()}
 
 
-def head_arms(scale: Scale) -> dict[int, tuple[str, str]]:
+def head_arms(scale: Study | Scale) -> dict[int, tuple[str, str]]:
     """K -> (arm with one value head, arm with K), where both are trained."""
     one, found = block_arms(scale), {}
     for (blocks, heads), arm in arms_over(scale, "blocks", "heads").items():
@@ -85,11 +88,11 @@ def head_arms(scale: Scale) -> dict[int, tuple[str, str]]:
     return found
 
 
-def every_arm(scale: Scale) -> list[str]:
+def every_arm(scale: Study | Scale) -> list[str]:
     return [*scale.arms, *scale.ablation_arms]
 
 
-def arm_label(scale: Scale, arm: str) -> str:
+def arm_label(scale: Study | Scale, arm: str) -> str:
     """``MPO, K=5, S=20 %, decay 0.8``: what an arm of MPO is, by its numbers."""
     own = setting_of(scale, arm)
     if own is None:

@@ -13,6 +13,7 @@ from rlvr.analysis.held_out_sets import with_sets
 from rlvr.analysis.mpo import CONTROL, FULL, STILL, setting_of
 from rlvr.analysis.mpo_training import explained_variance, warm_up_tokens
 from rlvr.analysis.runs import token_counts
+from rlvr.analysis.study import Study
 from rlvr.config import Scale
 from rlvr.evaluation import Estimate, seed_interval
 from rlvr.reporting.cells import NOT_MEASURED, Exact
@@ -42,7 +43,7 @@ def task_frame(samples: pd.DataFrame, arms: Sequence[str], name: str, confidence
     return final_accuracy(samples, arms, 0, confidence).assign(set=name)
 
 
-def arm_table(scale: Scale, samples: pd.DataFrame, confidence: float) -> pd.DataFrame:
+def arm_table(scale: Study | Scale, samples: pd.DataFrame, confidence: float) -> pd.DataFrame:
     """The base and every arm of ``scale.arms`` (the index): pass@1 over training seeds, MPO's lead over it
     paired by seed and problem, its gain over the base, what its critic explains of the returns' variance, and
     the tokens that it generated, trained on, and learned from in warm-ups before step 0."""
@@ -67,15 +68,19 @@ def arm_table(scale: Scale, samples: pd.DataFrame, confidence: float) -> pd.Data
             "MPO's lead": "-" if arm == FULL else seed_difference(samples, FULL, arm, 0, confidence),
             "gain over the base": gain(own, base, confidence),
             "critic's explained variance": explained_variance(scale, arm, confidence) or "-",
-            "tokens generated": Exact(int(tokens.loc[arm, "tokens_generated"])),
-            "tokens trained on": Exact(int(tokens.loc[arm, "tokens_trained"])),
-            "tokens of warm-ups": Exact(warm_up_tokens(scale, arm)),
+            "tokens generated": _count(tokens.loc[arm, "tokens_generated"]),
+            "tokens trained on": _count(tokens.loc[arm, "tokens_trained"]),
+            "tokens of warm-ups": _count(warm_up_tokens(scale, arm)),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
 
 
+def _count(tokens: float | None) -> Exact | str:
+    return NOT_MEASURED if tokens is None or pd.isna(tokens) else Exact(int(tokens))
+
+
 def grid_table(
-    scale: Scale,
+    scale: Study | Scale,
     samples: pd.DataFrame,
     by_block: Mapping[int, str],
     grid: Mapping[tuple[float, float], str],

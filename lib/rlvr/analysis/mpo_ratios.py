@@ -11,6 +11,7 @@ trained along (arm ``mpo_still``) have the first alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -20,6 +21,9 @@ from rlvr.evaluation import Estimate, geometric_seed_interval, seed_interval
 from rlvr.evaluation.inputs import check_frame
 from rlvr.storage import read_json
 
+if TYPE_CHECKING:
+    from rlvr.analysis.study import Study
+
 #: Ratio -> columns of its variance and of its clip fraction.
 COLUMNS = {
     "block": ("ratio_variance", "clip_fraction"),
@@ -28,7 +32,7 @@ COLUMNS = {
 }
 
 
-def load_updates(scale: Scale, arms: Sequence[str], lag: int = 0) -> pd.DataFrame:
+def load_updates(scale: Study | Scale, arms: Sequence[str], lag: int = 0) -> pd.DataFrame:
     """Rows of ``updates.parquet`` of every arm and seed, with ``arm``, ``seed`` and ``off_policy``, which is
     False for the first update of a step without lag, where every ratio is 1.
 
@@ -42,7 +46,9 @@ def load_updates(scale: Scale, arms: Sequence[str], lag: int = 0) -> pd.DataFram
             summary = read_json(folder / "summary.json")
             if summary["reached_step"] != summary["requested_steps"]:
                 raise ValueError(f"{folder}: reached step {summary['reached_step']}")
-            frames.append(pd.read_parquet(folder / "updates.parquet").assign(arm=arm, seed=seed))
+            if not (path := folder / "updates.parquet").is_file():
+                raise FileNotFoundError(f"{path} does not exist: the training of {arm!r} kept no updates")
+            frames.append(pd.read_parquet(path).assign(arm=arm, seed=seed))
     joined = pd.concat(frames, ignore_index=True)
     joined["off_policy"] = (joined["minibatch"] > 0) | ((joined["step"] > 0) & (lag > 0))
     return joined

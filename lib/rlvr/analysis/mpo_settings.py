@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -12,6 +13,10 @@ from rlvr.analysis.dataset_statistics import MPO_SETS, AnyProblem, describe_prob
 from rlvr.config import Scale
 from rlvr.problems import get_task
 from rlvr.reporting.cells import NOT_MEASURED, Exact, Stated
+from rlvr.storage import read_json
+
+if TYPE_CHECKING:
+    from rlvr.analysis.study import Study
 
 #: Column of :func:`describe_problems` -> name in the table.
 SIZES = {
@@ -49,15 +54,12 @@ _PAPER = {
 }
 
 
-def settings_table(scale: Scale) -> pd.DataFrame:
-    """One row per setting: the paper's value with its source, and this scale's arm ``mpo``."""
-    train, model, recipe = scale.train, scale.model, scale.recipes["mpo"]
-    low, high = scale.problems.operations
+def settings_table(scale: Study | Scale) -> pd.DataFrame:
+    """One row per setting: the paper's value with its source, and that of these runs' arm ``mpo``."""
+    train, recipe = scale.train, scale.recipes["mpo"]
     mtp, critic = recipe.mtp, recipe.critic
     own = objectives.get(recipe.objective).parameters | recipe.parameters
     ours = {
-        "model": f"Qwen3 architecture, {model.num_hidden_layers} layers of {model.hidden_size}",
-        "training problems": f"{scale.problems.task}, {low}-{high} steps, fresh at every step",
         "base objective": "PPO",
         "block length K": mtp.blocks,
         "decay lambda": own["decay"],
@@ -72,7 +74,9 @@ def settings_table(scale: Scale) -> pd.DataFrame:
         "modules learn by": {"cross_entropy": "cross entropy on the policy's responses", "none": "nothing"}[
             mtp.train
         ],
-        "warm-up of the modules": f"{mtp.warmup.steps} steps of {mtp.warmup.batch_size} solutions",
+        "warm-up of the modules": f"{mtp.warmup.steps} steps of {mtp.warmup.batch_size} solutions"
+        if mtp.warmup
+        else "none, they start from a given folder",
         "advantage": f"GAE, gamma {critic.gamma:g}, lambda {critic.lam:g}",
         "clip": f"{own['clip_low']:g} below, {own['clip_high']:g} above, dual clip {own['dual_clip']:g}",
         "training length": f"{train.steps} steps",
@@ -81,10 +85,8 @@ def settings_table(scale: Scale) -> pd.DataFrame:
         "updates per step": train.minibatches,
         "longest response, tokens": train.max_new_tokens,
         "learning rate": train.lr,
-        "answer": "the last number" if scale.problems.task == "word" else "the expression",
         "metric": f"pass@1, {scale.evaluate.samples} samples",
-        "hardware": f"{scale.workers} processor cores",
-    }
+    } | (_of_embedded(scale) if isinstance(scale, Scale) else _of_models(scale))
     rows = [
         {
             "setting": name,
@@ -95,6 +97,32 @@ def settings_table(scale: Scale) -> pd.DataFrame:
         for name, (value, source) in _PAPER.items()
     ]
     return pd.DataFrame(rows)
+
+
+def _of_embedded(scale: Scale) -> dict[str, str]:
+    model, (low, high) = scale.model, scale.problems.operations
+    return {
+        "model": f"Qwen3 architecture, {model.num_hidden_layers} layers of {model.hidden_size}",
+        "training problems": f"{scale.problems.task}, {low}-{high} steps, fresh at every step",
+        "answer": "the last number" if scale.problems.task == "word" else "the expression",
+        "hardware": f"{scale.workers} processor cores",
+    }
+
+
+def _of_models(study: Study) -> dict[str, str]:
+    """Of a language model; its hardware is that of the run of ``mpo``, which says so itself."""
+    asked = read_json(study.run_folder("mpo", study.seeds_of("mpo")[0], 0) / "config.json")["experiment"]
+    hardware, data = asked["hardware"], study.problems
+    return {
+        "model": study.model,
+        "training problems": f"{data.train}, level {', '.join(map(str, data.levels))}"
+        if data.levels
+        else data.train,
+        "answer": f"as the prompt `{data.prompt_style}` asks"
+        if data.prompt_style
+        else "as its benchmark's prompt asks",
+        "hardware": f"{hardware['nodes'] * hardware['gpus_per_node']} {hardware['gpu']}",
+    }
 
 
 def data_table(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from rlvr.analysis.runs import load_metrics
+from rlvr.analysis.study import Study
 from rlvr.config import Scale
 from rlvr.evaluation import Estimate, seed_interval
 from rlvr.reporting.style import objective_label
@@ -14,7 +15,7 @@ from rlvr.reporting.style import objective_label
 CRITIC_FILE, UPDATES_FILE = "critic_warmup.parquet", "updates.parquet"
 
 
-def explained_variance(scale: Scale, arm: str, confidence: float) -> Estimate | None:
+def explained_variance(scale: Study | Scale, arm: str, confidence: float) -> Estimate | None:
     """Share of the variance of the returns that the critic's values explain, before a step's first update:
     the mean over the steps of a run, Student's t over training seeds. None of an arm without a critic.
 
@@ -26,13 +27,18 @@ def explained_variance(scale: Scale, arm: str, confidence: float) -> Estimate | 
     return seed_interval(steps.groupby("seed")["explained_variance"].mean(), confidence=confidence)
 
 
-def value_clip_fraction(scale: Scale, arms: Iterable[str]) -> float:
-    """Share of the tokens of all updates of these arms' critics whose value the clip held back."""
+def value_clip_fraction(scale: Study | Scale, arms: Iterable[str]) -> float:
+    """Share of the tokens of all updates of these arms' critics whose value the clip held back; where updates
+    say nothing of the critic, the mean over steps of what these say."""
+    if isinstance(scale, Study) and not scale.embedded:
+        return float(load_metrics(scale, arms)["value_clip_fraction"].mean())
     rows = pd.concat([_updates(scale, arm) for arm in arms], ignore_index=True)
     return float((rows["value_clip_fraction"] * rows["tokens"]).sum() / rows["tokens"].sum())
 
 
-def critic_text(scale: Scale, arms: Iterable[str], confidence: float, names: Iterable[str] = ()) -> str:
+def critic_text(
+    scale: Study | Scale, arms: Iterable[str], confidence: float, names: Iterable[str] = ()
+) -> str:
     """:func:`explained_variance` and :func:`value_clip_fraction` of arms with a critic, in two sentences;
     ``names``, where given, instead of their labels."""
     arms, found = list(arms), []
@@ -46,7 +52,7 @@ def critic_text(scale: Scale, arms: Iterable[str], confidence: float, names: Ite
     )
 
 
-def clipped_updates(scale: Scale, arm: str, confidence: float) -> tuple[Estimate, str]:
+def clipped_updates(scale: Study | Scale, arm: str, confidence: float) -> tuple[Estimate, str]:
     """(share, of what): how often the norm of the policy's gradient was above ``train.grad_clip``.
 
     Of single ``updates`` where the arm logs them; else of ``steps``, by the largest norm of a step's updates,
@@ -60,7 +66,9 @@ def clipped_updates(scale: Scale, arm: str, confidence: float) -> tuple[Estimate
     return seed_interval((rows[column] > clip).groupby(rows["seed"]).mean(), confidence=confidence), unit
 
 
-def clipped_text(scale: Scale, arms: Iterable[str], confidence: float, names: Iterable[str] = ()) -> str:
+def clipped_text(
+    scale: Study | Scale, arms: Iterable[str], confidence: float, names: Iterable[str] = ()
+) -> str:
     """:func:`clipped_updates` of some arms as a sentence; ``names``, where given, instead of their labels."""
     arms, told = list(arms), []
     for arm, name in zip(arms, list(names) or map(objective_label, arms), strict=True):
@@ -70,12 +78,15 @@ def clipped_text(scale: Scale, arms: Iterable[str], confidence: float, names: It
     return f"Share of updates whose gradient norm was above the clip at {limit}: {'; '.join(told)}."
 
 
-def warm_up_tokens(scale: Scale, arm: str) -> int:
+def warm_up_tokens(scale: Study | Scale, arm: str) -> int | None:
     """Tokens that an arm learned from before step 0: for its critic responses, summed over seeds, which are
     among the tokens generated and not among those trained on; for its modules solutions, once for all seeds
-    and arms, which are among neither."""
+    and arms, which are among neither. None where modules were warmed up before the job, which counts nothing.
+    """
     recipe, found = scale.recipes[arm], 0
     if recipe.mtp is not None and recipe.mtp.blocks > 1:
+        if isinstance(scale, Study):
+            return None
         found += int(pd.read_csv(scale.folder / "warm_up/history.csv")["tokens"].max())
     if recipe.critic is not None and recipe.critic.warmup_steps:
         files = [scale.run_folder(arm, seed, 0) / CRITIC_FILE for seed in scale.seeds_of(arm)]
@@ -83,7 +94,7 @@ def warm_up_tokens(scale: Scale, arm: str) -> int:
     return found
 
 
-def _updates(scale: Scale, arm: str) -> pd.DataFrame:
+def _updates(scale: Study | Scale, arm: str) -> pd.DataFrame:
     folders = {seed: scale.run_folder(arm, seed, 0) for seed in scale.seeds_of(arm)}
     frames = [pd.read_parquet(folder / UPDATES_FILE).assign(seed=seed) for seed, folder in folders.items()]
     return pd.concat(frames, ignore_index=True)
