@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from rlvr.analysis.token_categories import CATEGORIES
 from rlvr.reporting.claims import DECLARED, HORIZON_PARTS, DeclaredTest, declared
+from rlvr.reporting.claims_of_models_ibpo import IBPO_OF_MODELS
 
 #: Part of the claim about token classes: what the trace adds in correction strength, reasoning minus others.
 REASONING_PART = "reasoning - other tokens"
@@ -97,7 +98,8 @@ _OWN = declared(
     ),
 )
 
-#: Of NFPO alone: the other papers' notebooks read embedded runs, and their tests are worded for them.
+#: Of the other papers what is exact, and does not depend on a model, is not among them.
 DECLARED_OF_MODELS: Mapping[str, DeclaredTest] = MappingProxyType(
     {name: _OWN.get(name, test) for name, test in DECLARED.items() if name.startswith("nfpo-")}
+    | declared(*IBPO_OF_MODELS)
 )
