@@ -28,6 +28,8 @@ export OPENBLAS_NUM_THREADS := 1
 
 CHECK_PYTHON = $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v.major}.{v.minor}; make PYTHON=/path/to/python3.11")'
 
+# Tables of IBPO's and MPO's experiments have graphs of their own, which start no training.
+TABLES := $(if $(wildcard pipelines/scales/$(SCALE)/experiments.yaml),$(wildcard pipelines/scales/$(SCALE)/*/dvc.yaml))
 GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.yaml)
 
 .DEFAULT_GOAL := help
@@ -96,7 +98,7 @@ repro: export PATH := $(if $(filter cluster,$(SCALE)),$(BIN_CLUSTER):)$(PATH)
 repro: $(if $(filter cluster,$(SCALE)),$(READY_CLUSTER),$(READY)) $(if $(filter pretrained,$(SCALE)),$(READY_PRETRAINED)) ## run the graph at SCALE and say where the results are
 	@test -f $(GRAPH) || { echo "SCALE=$(SCALE) does not exist; scales: laptop $$(ls pipelines/scales/*/dvc.yaml | cut -d/ -f3 | tr '\n' ' ')"; exit 2; }
 	@python -m pipelines.summary --start $(SCALE)
-	@dvc repro $(GRAPH)
+	@dvc repro $(GRAPH) $(TABLES)
 	@python -m pipelines.summary $(SCALE)
 
 test: lint unit test-verl graph ## lint, unit tests, parity with verl and TRL, then the smoke graph in a temporary clone

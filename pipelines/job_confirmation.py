@@ -31,9 +31,9 @@ VARIABLE = "CONFIRM_GPU_HOURS"
 #: Options of `dvc repro` with which a named stage stays a named stage and what it depends on.
 KEEP_TO_THE_TARGET = {"-f", "--force", "-s", "--single-item", "-q", "--quiet", "-v", "--verbose"}
 KEEP_TO_THE_TARGET |= {"-k", "--keep-going", "-i", "--interactive", "--dry", "--no-run-cache", "--no-commit"}
-ONE_RUN = re.compile(r"(?:.*:)?(?:data|train|merge|evaluate)@[\w.-]+")
+ONE_RUN = re.compile(r"(?:.*:)?(?:data|train|merge|evaluate|base)@[\w.-]+")
 #: Stages that compare the runs of a setting.
-COMPARISON = re.compile(r"(?:.*:)?(?:training|accuracy|dynamics|ablations)@[\w.-]+")
+COMPARISON = re.compile(r"(?:.*:)?(?:training|accuracy|dynamics|tables|ablations)@[\w.-]+")
 
 
 def open_runs(file: Experiments, root: str | Path = "runs") -> dict[str, float]:

@@ -3,7 +3,8 @@
 Cells are counted from 1, Markdown included; cell 0 is the notebook as a whole. Two groups of rules:
 :func:`structure` is what the stage runner needs and checks again before it runs anything; :func:`document` is
 what a committed notebook owes its reader and nbval. A notebook with `explore` in its name is for playing: it
-need not be a stage, have outputs, or avoid widgets.
+need not be a stage, have outputs, or avoid widgets. One that is named as :data:`OF_MODELS` reads runs of
+language models, which no graph of a laptop has: nothing executes it here, and it is saved without outputs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from rlvr.notebook import COMPLETION_MARKER
 
 Problem = tuple[int, str]  # cell, message
 
+#: Names of the notebooks that need runs of experiments: `models.ipynb`, `model_ablations.ipynb`.
+OF_MODELS = "model*.ipynb"
 STARTERS = ("spawnl", "spawnv", "posix_spawn", "create_subprocess", "execl", "execv")
 LONGEST_BODY = 5  # lines of a function or class; more belongs into lib/
 ALLOWED_MAGICS = {"matplotlib", "config", "load_ext", "autoreload"}
@@ -72,7 +75,9 @@ def structure(notebook: nbformat.NotebookNode) -> list[Problem]:
     return sorted(set(problems))
 
 
-def document(notebook: nbformat.NotebookNode, *, explore: bool = False) -> list[Problem]:
+def document(
+    notebook: nbformat.NotebookNode, *, explore: bool = False, of_models: bool = False
+) -> list[Problem]:
     """What a committed notebook owes its reader and nbval."""
     problems: list[Problem] = []
     for index, cell in enumerate(notebook.cells, start=1):
@@ -90,7 +95,13 @@ def document(notebook: nbformat.NotebookNode, *, explore: bool = False) -> list[
             problems.append((index, "`# NBVAL_RAISES_EXCEPTION` is not allowed: assert on the error instead"))
     if not explore:
         problems += _defaults(notebook)
-        if not any(_is_compared(cell) for cell in _code(notebook)[:-1]):
+        if of_models:
+            problems += [
+                (index, "a stored output, which nobody here can compare: no run of a language model is here")
+                for index, cell in enumerate(notebook.cells, start=1)
+                if cell.get("outputs")
+            ]
+        elif not any(_is_compared(cell) for cell in _code(notebook)[:-1]):
             problems.append(
                 (
                     0,
@@ -108,7 +119,7 @@ def lint(path: Path) -> list[Problem]:
     except Exception as error:  # nbformat raises many kinds
         return [(0, f"not a readable notebook: {error}")]
     explore = "explore" in path.stem
-    found = document(notebook, explore=explore)
+    found = document(notebook, explore=explore, of_models=path.match(OF_MODELS))
     if explore:
         code = [(i, cell) for i, cell in enumerate(notebook.cells, 1) if cell.cell_type == "code"]
         found += [(i, message) for i, cell in code for message in _shell(cell.source)]

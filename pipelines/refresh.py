@@ -3,7 +3,7 @@
     python -m pipelines.refresh [NOTEBOOK ...]
 
 For use after a notebook or what it shows was changed. The stage notebooks read results of scale smoke, so
-`make repro SCALE=smoke` comes first.
+`make repro SCALE=smoke` comes first. Those that need runs of language models are left as they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from pipelines.lint import lint, notebooks
+from pipelines.lint import OF_MODELS, lint, notebooks
 from pipelines.normalise import normalise
 from rlvr.storage import write_text
 
@@ -31,7 +31,8 @@ def refresh(path: Path) -> None:
 def main(argv: list[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     failed = False
-    for path in [Path(p) for p in given] or notebooks([Path("notebooks")]):
+    every = [path for path in notebooks([Path("notebooks")]) if not path.match(OF_MODELS)]
+    for path in [Path(p) for p in given] or every:
         print(path, flush=True)
         refresh(path)
         for cell, message in lint(path):

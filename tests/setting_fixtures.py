@@ -37,15 +37,22 @@ TEXT = (
 )
 
 
-def small_repository(folder: Path, change: Callable[[dict, dict], None] | None = None) -> Experiments:
-    """A repository with the notebooks and a file of experiments, whose ``change(setting, file)`` is made."""
+def small_repository(
+    folder: Path,
+    change: Callable[[dict, dict], None] | None = None,
+    name: str = SETTING,
+    run: Iterable[str] = RUN,
+) -> Experiments:
+    """A repository with the paper's notebooks and a file of experiments, whose ``change(setting, file)`` is
+    made."""
     root = repository(folder)
-    shutil.copytree(PROJECT / "notebooks/nfpo", root / "notebooks/nfpo")
     raw = load_yaml(PROJECT / FILE)
-    setting = raw["settings"][SETTING]
-    raw["settings"] = {SETTING: setting}
-    setting["seeds"]["value"], setting["run"] = list(SEEDS), list(RUN)
-    raw["analysis"]["nfpo"]["report"]["bootstrap"]["value"] = 100
+    setting = raw["settings"][name]
+    paper = setting["paper"]
+    shutil.copytree(PROJECT / "notebooks" / paper, root / "notebooks" / paper)
+    raw["settings"] = {SETTING: raw["settings"][SETTING], name: setting}
+    raw["settings"][SETTING]["seeds"]["value"], setting["run"] = list(SEEDS), list(run)
+    raw["analysis"][paper]["report"]["bootstrap"]["value"] = 100
     if change:
         change(setting, raw)
     text = io.StringIO()
@@ -88,12 +95,12 @@ def small_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>")
 
 
-def run_folder(root: Path, arm: str, seed: int) -> Path:
-    return root / "runs" / SCALE / "train" / f"{SETTING}-{arm}" / f"seed{seed}" / "lag0"
+def run_folder(root: Path, arm: str, seed: int, setting: str = SETTING) -> Path:
+    return root / "runs" / SCALE / "train" / f"{setting}-{arm}" / f"seed{seed}" / "lag0"
 
 
-def samples_file(root: Path, arm: str, seed: int) -> Path:
-    return root / "runs" / SCALE / "evaluate" / f"{SETTING}-{arm}" / f"seed{seed}" / "samples.parquet"
+def samples_file(root: Path, arm: str, seed: int, setting: str = SETTING) -> Path:
+    return root / "runs" / SCALE / "evaluate" / f"{setting}-{arm}" / f"seed{seed}" / "samples.parquet"
 
 
 def write_training(experiment: Experiment, seed: int, root: Path, tokenizer: Any = None) -> None:
@@ -166,9 +173,14 @@ def token_records(rng: np.random.Generator, tokenizer: Any) -> pd.DataFrame:
 
 def write_evaluation(experiment: Experiment, seed: int, root: Path) -> None:
     """As the evaluation notebook does; ids of problems repeat between benchmarks."""
-    arm = experiment.name.removeprefix(f"{SETTING}-")
-    rng = np.random.default_rng([7, seed, *arm.encode()])
+    setting, _, arm = experiment.name.rpartition("-")
     skill = SKILL.get(arm, 0.5) + 0.01 * seed
+    write_samples(samples_file(root, arm, seed, setting), experiment, [7, seed, *arm.encode()], skill)
+
+
+def write_samples(path: Path, experiment: Experiment, stream: list[int], skill: float) -> None:
+    """Graded samples of one policy; ``stream``: seed of its random numbers."""
+    rng = np.random.default_rng(stream)
     rows = [
         {
             "problem": str(i),
@@ -182,9 +194,8 @@ def write_evaluation(experiment: Experiment, seed: int, root: Path) -> None:
     ]
     frame = pd.DataFrame(rows).assign(
         seed=0, prompt="?", text="!", finish_reason="stop", finished=True, tokens=1, prompt_tokens=1,
-        engine="vllm", model=f"{experiment.name}-s{seed}", extracted="!", reason="right", grader="rlvr",
+        engine="vllm", model="/".join(path.parts[-3:-1]), extracted="!", reason="right", grader="rlvr",
     )  # fmt: skip
     verdict = frame["correct"]
-    path = samples_file(root, arm, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     conform(frame).assign(correct=verdict.astype("boolean")).to_parquet(path, index=False)

@@ -197,6 +197,23 @@ def test_explore_notebooks_may_play_but_not_shell_out(tmp_path):
     ]
 
 
+def test_notebooks_of_language_models_have_no_outputs(tmp_path):
+    """Nothing here executes them; what they show is in the runs of those who have a GPU."""
+    bare = notebook("print('accuracy 0.5')")
+    assert problems(tmp_path, bare, "models.ipynb") == problems(tmp_path, bare, "model_ablations.ipynb") == []
+    assert (
+        [message for _, message in problems(tmp_path, bare, "accuracy.ipynb")]
+        == [
+            message
+            for _, message in problems(tmp_path, bare)
+            if message.startswith("nbval would compare nothing")
+        ]
+        != []
+    )
+    ((_, message), *_) = problems(tmp_path, checked(), "models.ipynb")
+    assert message.startswith("a stored output, which nobody here can compare")
+
+
 def test_command_line(tmp_path, capsys):
     good, bad = tmp_path / "a/good.ipynb", tmp_path / "a/b/bad.ipynb"
     write(good, checked())

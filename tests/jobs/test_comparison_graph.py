@@ -1,6 +1,8 @@
 """Tables and figures of experiments in the graph: true dependencies, and no training started by them."""
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 from job_fixtures import ROOT, experiments, make_job, save_checkpoint
@@ -10,39 +12,70 @@ from test_scales import SOURCES, code_deps, is_covered
 from pipelines import job_graph
 from pipelines.job_confirmation import check_comparison, names_runs
 from rlvr.config import load_yaml
+from rlvr.engines.jobs.evaluation import evaluation_settings
+from rlvr.evaluation.files import load_settings
 
-STAGES = {name: stage["do"] for name, stage in load_yaml(GRAPH)["stages"].items() if "do" in stage}
-COMPARISONS = ("training", "accuracy", "dynamics", "ablations")
 SCALES = ("paper", "one_gpu")
 #: What reads experiments.yaml, whose numbers are in the setting's file; generated problems, of which
 #: experiments have none; and, where objectives are not looked at, the words for a name that is not known.
 CONFIGURATION = ("rlvr.engines.jobs", "rlvr.problems", "rlvr.verifiers")
-BRANCHES = {name: (*CONFIGURATION, "rlvr.registry") for name in COMPARISONS[:3]}
-BRANCHES["ablations"] = CONFIGURATION
+WITHOUT_OBJECTIVES = (*CONFIGURATION, "rlvr.registry")
+#: The counts of a run are read, not made.
+COUNTS = ("rlvr.engines.local.packing", "rlvr.engines.local.sampling")
+#: Graph below pipelines/scales/paper, stage: its notebook, and what that does not reach with experiments.
+COMPARISONS = {
+    ("", "training"): ("nfpo/training", WITHOUT_OBJECTIVES),
+    ("", "accuracy"): ("nfpo/accuracy", WITHOUT_OBJECTIVES),
+    ("", "dynamics"): ("nfpo/dynamics", WITHOUT_OBJECTIVES),
+    ("", "ablations"): ("nfpo/ablations", CONFIGURATION),
+    ("ibpo", "tables"): ("ibpo/models", (*WITHOUT_OBJECTIVES, *COUNTS)),
+    ("ibpo", "ablations"): ("ibpo/model_ablations", (*WITHOUT_OBJECTIVES, *COUNTS)),
+    ("mpo", "tables"): ("mpo/models", CONFIGURATION),
+    ("mpo", "ablations"): ("mpo/model_ablations", CONFIGURATION),
+}
+#: Runs of a setting that its ablations do not read.
+UNREAD = {"ibpo": set(), "mpo": {("train", "grpo"), ("train", "dapo"), ("evaluate", "dapo")}}
+GRAPHS = {folder: GRAPH.parent / folder / GRAPH.name for folder, _ in COMPARISONS}
+STAGES = {
+    (folder, name): stage["do"]
+    for folder, path in GRAPHS.items()
+    for name, stage in load_yaml(path)["stages"].items()
+    if "do" in stage
+}
 
 
-def files_of(name):
-    modules = SOURCES.modules(f"notebooks/nfpo/{name}.ipynb", BRANCHES[name])
+def files_of(key):
+    notebook, skip = COMPARISONS[key]
+    modules = SOURCES.modules(f"notebooks/{notebook}.ipynb", skip)
     return sorted(SOURCES.file_of(module).relative_to(ROOT).as_posix() for module in modules)
 
 
-@pytest.mark.parametrize("name", COMPARISONS)
-def test_the_code_of_a_comparison_is_what_it_depends_on(name):
-    deps = code_deps(STAGES[name])
+@pytest.mark.parametrize("key", COMPARISONS)
+def test_the_code_of_a_comparison_is_what_it_depends_on(key):
+    where = f"{GRAPHS[key[0]].relative_to(ROOT)}, stage {key[1]}"
+    deps = code_deps(STAGES[key])
     assert all((ROOT / dep).exists() for dep in deps)
-    missing = [file for file in files_of(name) if not is_covered(file, deps)]
-    assert not missing, f"{GRAPH.relative_to(ROOT)}, stage {name}: deps lack {missing}"
+    missing = [file for file in files_of(key) if not is_covered(file, deps)]
+    assert not missing, f"{where}: deps lack {missing}"
     code = [dep for dep in deps if dep.startswith("lib/")]
-    unused = [dep for dep in code if not any(is_covered(file, [dep]) for file in files_of(name))]
-    assert not unused, f"{GRAPH.relative_to(ROOT)}, stage {name}: nothing imports {unused}"
-    assert {f"notebooks/nfpo/{name}.ipynb", "data/paper"} <= set(deps)
+    unused = [dep for dep in code if not any(is_covered(file, [dep]) for file in files_of(key))]
+    assert not unused, f"{where}: nothing imports {unused}"
+    assert {f"notebooks/{COMPARISONS[key][0]}.ipynb", "data/paper"} <= set(deps)
 
 
-def runs_of(name, scale, setting):
+def runs_of(key, setting):
     """(folder, arm) of the runs that a stage depends on."""
-    filled = [re.sub(r"\$\{item(\.setting)?\}", setting, dep) for dep in STAGES[name]["deps"]]
+    filled = [re.sub(r"\$\{item(\.setting)?\}", setting, dep) for dep in STAGES[key]["deps"]]
     found = [re.fullmatch(rf"runs/\$\{{scale\}}/(train|evaluate)/{setting}-(\w+)", dep) for dep in filled]
     return {(match[1], match[2]) for match in found if match}
+
+
+def both(arms):
+    return {(folder, arm) for folder in ("train", "evaluate") for arm in arms}
+
+
+def run_by_verl(file, setting):
+    return [arm for arm in file.settings[setting].run if not file.get(f"{setting}-{arm}").needs]
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -50,25 +83,65 @@ def test_a_comparison_depends_on_the_runs_of_its_arms(scale):
     file, listed = experiments(scale), load_yaml(ROOT / f"pipelines/scales/{scale}/jobs.yaml")
     arms = file.analysis["nfpo"].arms
     for setting in listed["compared"]["nfpo"]:
-        assert runs_of("training", scale, setting) == {("train", arm) for arm in arms}
-        assert runs_of("accuracy", scale, setting) == {("evaluate", arm) for arm in arms}
-        assert runs_of("dynamics", scale, setting) == {("train", "nfpo")}
+        assert runs_of(("", "training"), setting) == {("train", arm) for arm in arms}
+        assert runs_of(("", "accuracy"), setting) == {("evaluate", arm) for arm in arms}
+        assert runs_of(("", "dynamics"), setting) == {("train", "nfpo")}
     for setting in listed["ablated"]["nfpo"]:
-        run = [arm for arm in file.settings[setting].run if not file.get(f"{setting}-{arm}").needs]
-        changed = [arm for arm in run if arm not in arms]
-        assert runs_of("ablations", scale, setting) == {
+        changed = [arm for arm in run_by_verl(file, setting) if arm not in arms]
+        assert runs_of(("", "ablations"), setting) == {
             *(("evaluate", arm) for arm in ("dppo", "nfpo", *changed)),
             *(("train", arm) for arm in ("nfpo", *changed)),
         }
 
 
-@pytest.mark.parametrize("name", COMPARISONS)
-def test_a_comparison_depends_on_the_numbers_of_its_setting(tmp_path, name):
-    item = "${item}" if name == "ablations" else "${item.setting}"
-    assert f"runs/${{scale}}/settings/{item}.json" in STAGES[name]["deps"]
+@pytest.mark.parametrize("paper", ["ibpo", "mpo"])
+@pytest.mark.parametrize("scale", SCALES)
+def test_tables_depend_on_the_runs_of_their_arms_and_of_the_untrained_model(scale, paper):
+    file, listed = experiments(scale), load_yaml(ROOT / f"pipelines/scales/{scale}/jobs.yaml")
+    assert listed["compared"][paper] and listed["ablated"][paper]
+    base = ("evaluate", "base")
+    for setting in listed["compared"][paper]:
+        assert runs_of((paper, "tables"), setting) == both(file.analysis[paper].arms) | {base}
+        (made,) = STAGES[paper, "base"]["outs"]
+        assert made.replace("${item.setting}", setting) == f"runs/${{scale}}/evaluate/{setting}-base"
+    for setting in listed["ablated"][paper]:
+        read = both(run_by_verl(file, setting)) - UNREAD[paper]
+        assert runs_of((paper, "ablations"), setting) == read | {base}
+
+
+@pytest.mark.parametrize("paper", ["ibpo", "mpo"])
+def test_both_scales_have_one_graph_of_tables(paper):
+    assert os.readlink(ROOT / f"pipelines/scales/one_gpu/{paper}/dvc.yaml") == f"../../paper/{paper}/dvc.yaml"
+
+
+@pytest.mark.parametrize("key", COMPARISONS)
+def test_a_comparison_depends_on_the_numbers_of_its_setting(tmp_path, key):
+    item = "${item}" if key[1] == "ablations" else "${item.setting}"
+    assert f"runs/${{scale}}/settings/{item}.json" in STAGES[key]["deps"]
     job_graph.write_settings(experiments("paper"), tmp_path / "settings")
     for setting in job_graph.analysed(experiments("paper")):
         assert (tmp_path / f"settings/{setting}.json").is_file()
+        is_asked = (tmp_path / f"settings/{setting}-base.json").is_file()
+        assert is_asked == (not setting.startswith("nfpo"))
+
+
+def test_the_untrained_model_is_asked_what_every_arm_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = experiments("paper")
+    model = tmp_path / "models/Qwen3-32B"
+    with pytest.raises(ValueError, match=r"allowed is a folder with Qwen/Qwen3-32B; RLVR_MODELS names"):
+        job_graph.write_base(file, "ibpo-32b", str(model), Path("runs/paper/base/ibpo-32b.yaml"))
+    assert not (tmp_path / "runs").exists()
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    out = Path("runs/paper/base/ibpo-32b.yaml")
+    job_graph.write_base(file, "ibpo-32b", str(model), out)
+    asked = load_settings(out)
+    assert (asked.model, asked.name) == (str(model), "Qwen/Qwen3-32B")
+    assert (out.parent / asked.root).resolve() == tmp_path and asked.scale_file == str(out)
+    of_arm = evaluation_settings(file.get("ibpo-32b-ibpo"), 0)
+    for part in ("problems", "sampling", "training_sets", "engine"):
+        assert asked.model_dump(mode="json", exclude_unset=True)[part] == of_arm[part]
 
 
 # --- nothing is trained for a table ------------------------------------------------------------------------
@@ -82,6 +155,8 @@ ONE_GPU = "pipelines/scales/one_gpu/dvc.yaml"
         (f"repro {ONE_GPU}:accuracy@nfpo-0.6b", True),
         ("repro -s training@nfpo-0.6b dynamics@nfpo-0.6b ablations@nfpo-0.6b", True),
         ("repro accuracy@nfpo-0.6b evaluate@nfpo-0.6b-nfpo-0", True),
+        ("repro pipelines/scales/one_gpu/ibpo/dvc.yaml:tables@ibpo-0.6b", True),
+        ("repro pipelines/scales/one_gpu/mpo/dvc.yaml:tables@mpo-0.6b", True),
         ("repro -P accuracy@nfpo-0.6b", False),
         (f"repro {ONE_GPU} accuracy@nfpo-0.6b", False),
         ("repro evaluate@nfpo-0.6b-nfpo-0", False),

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from rlvr.analysis.runs import load_metrics
+from rlvr.analysis.study import Study
 from rlvr.config import Scale
 from rlvr.engines.local.accounting import table_of
 from rlvr.evaluation import ComputeRatio, Ledger, ModelShape, Reached, compute_ratio, compute_to_threshold
@@ -16,19 +17,27 @@ from rlvr.evaluation.compute import merge
 from rlvr.storage import read_json
 
 
-def model_shape(scale: Scale) -> ModelShape:
-    """Sizes of the policy, from the base model's configuration."""
+def model_shape(scale: Study | Scale) -> ModelShape:
+    """Sizes of the policy, from the base model's configuration; of a published model from its known shape."""
+    if isinstance(scale, Study) and not scale.embedded:
+        from rlvr.engines.jobs.hardware import MODELS
+
+        known = MODELS[scale.model]
+        return ModelShape(known.active_parameters, known.layers, known.heads, known.head_dim)
     return ModelShape.of(SimpleNamespace(**read_json(scale.folder / "base/model/config.json")))
 
 
-def load_ledgers(scale: Scale, arm: str, seed: int) -> list[Ledger]:
+def load_ledgers(scale: Study | Scale, arm: str, seed: int) -> list[Ledger]:
     """Of a run, what it had computed after every step."""
     counts = pd.read_parquet(scale.run_folder(arm, seed, 0) / "compute.parquet")
     return [Ledger.from_dict(table_of(row)) for row in counts.to_dict("records")]
 
 
-def load_curves(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
-    """``arm, seed, step, flops, reward``: the raw reward of a step, and all that was spent up to its end."""
+def load_curves(scale: Study | Scale, arms: Iterable[str]) -> pd.DataFrame:
+    """``arm, seed, step, flops, reward``: the raw reward of a step, and all that was spent up to its end.
+
+    A step of a job whose metrics were lost has no reward, and is left out.
+    """
     arms, model = list(arms), model_shape(scale)
     metrics = load_metrics(scale, arms).dropna(subset=["reward"])
     frames = []
@@ -37,9 +46,14 @@ def load_curves(scale: Scale, arms: Iterable[str]) -> pd.DataFrame:
             own = metrics[(metrics["arm"] == arm) & (metrics["seed"] == seed)][
                 ["arm", "seed", "step", "reward"]
             ]
-            flops = [ledger.flops(model) for ledger in load_ledgers(scale, arm, seed)]
-            frames.append(own.assign(flops=flops))
+            flops = np.array([ledger.flops(model) for ledger in load_ledgers(scale, arm, seed)])
+            frames.append(own.assign(flops=flops[own["step"].to_numpy(int)]))
     return pd.concat(frames, ignore_index=True)
+
+
+def common_budget(curves: pd.DataFrame) -> float:
+    """FLOPs that every run has spent: of runs whose budgets are equal by plan, the smallest that was real."""
+    return float(curves.groupby(["arm", "seed"])["flops"].max().min())
 
 
 def smoothed(curve: pd.DataFrame, window: float) -> pd.DataFrame:
@@ -114,7 +128,7 @@ def common_grid(curves: pd.DataFrame, budget: float, window: float, points: int 
     return pd.concat(rows, ignore_index=True)
 
 
-def ledger_frame(scale: Scale, arms: Mapping[str, str]) -> pd.DataFrame:
+def ledger_frame(scale: Study | Scale, arms: Mapping[str, str]) -> pd.DataFrame:
     """What an arm computed, a mean over seeds: ``arm, purpose, activity, tokens, flops`` and its share."""
     model, rows = model_shape(scale), []
     for arm, label in arms.items():

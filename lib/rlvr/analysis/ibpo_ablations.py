@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from rlvr.analysis.ibpo_scores import accuracy, difference
+from rlvr.analysis.study import Study
 from rlvr.config import Scale
 from rlvr.config_corrections import Counterfactual
 from rlvr.evaluation import Estimate, seed_interval
@@ -46,7 +47,7 @@ CHOICES = MappingProxyType(
 LATE = 0.2  # of the training
 
 
-def changed(scale: Scale, arm: str) -> dict[str, Any]:
+def changed(scale: Study | Scale, arm: str) -> dict[str, Any]:
     """Settings of an arm's correction block that are not those of ``ibpo``.
 
     Raises:
@@ -62,7 +63,7 @@ def changed(scale: Scale, arm: str) -> dict[str, Any]:
     }
 
 
-def arms_over(scale: Scale, setting: str) -> dict[float, str]:
+def arms_over(scale: Study | Scale, setting: str) -> dict[float, str]:
     """Value of ``setting`` -> trained arm that differs from ``ibpo`` in it alone, and ``ibpo`` itself;
     numbers only, rising."""
     full = scale.recipes[FULL]
@@ -162,7 +163,9 @@ def choice_table(
     return pd.DataFrame(rows)
 
 
-def claim_parts(scale: Scale, scores: pd.DataFrame, confidence: float) -> dict[str, dict[str, Estimate]]:
+def claim_parts(
+    scale: Study | Scale, scores: pd.DataFrame, confidence: float
+) -> dict[str, dict[str, Estimate]]:
     """Parts of claims c4 and c5, of those whose arms were all trained."""
     weights, alphas = arms_over(scale, "shaping_weight"), arms_over(scale, "alpha")
     have, found = set(scores["method"]), {}

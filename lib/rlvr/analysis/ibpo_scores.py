@@ -44,17 +44,18 @@ LABELS = MappingProxyType({**TABLE_1, **BESIDE})
 BEST_OF = 8
 
 
-def score_frame(samples: pd.DataFrame, revised: pd.DataFrame, selected: pd.DataFrame) -> pd.DataFrame:
+def score_frame(samples: pd.DataFrame, revised: pd.DataFrame | None, selected: pd.DataFrame) -> pd.DataFrame:
     """``method, seed, problem, score, difficulty, base``; ``base``: the base model's share of right samples.
+    Of a language model ``benchmark`` in place of ``difficulty``.
 
     Args:
         samples: graded, of ``base`` and every arm, lag 0, with ``arm``, ``seed``, ``problem``, ``correct``
-            and ``difficulty``.
-        revised: of :func:`rlvr.evaluation.at_test_time.revise_arms`.
+            and ``difficulty`` or ``benchmark``.
+        revised: of :func:`rlvr.evaluation.at_test_time.revise_arms`; None: nothing was revised.
         selected: of :func:`rlvr.evaluation.at_test_time.select_arms`; N is 8, or all samples that there are.
     """
     trained = samples.assign(method=samples["arm"])
-    parts = [_means(trained), _means(revised)]
+    parts = [_means(part) for part in (trained, revised) if part is not None]
     for (method, seed), own in selected.groupby(["method", "seed"], sort=False):
         wide = own.pivot(index="problem", columns="sample", values=["correct", "passes"]).astype("float64")
         n = min(BEST_OF, wide["correct"].shape[1])
@@ -62,10 +63,10 @@ def score_frame(samples: pd.DataFrame, revised: pd.DataFrame, selected: pd.DataF
         parts.append(pd.DataFrame({"method": method, "seed": seed, "problem": wide.index, "score": score}))
     found = pd.concat(parts, ignore_index=True)
     base = found[found["method"] == "base"].set_index("problem")["score"]
-    difficulty = samples.drop_duplicates("problem").set_index("problem")["difficulty"]
-    return found[found["method"] != "base"].assign(
-        difficulty=lambda f: f["problem"].map(difficulty), base=lambda f: f["problem"].map(base)
-    )
+    kind = "difficulty" if "difficulty" in samples else "benchmark"
+    kinds = samples.drop_duplicates("problem").set_index("problem")[kind]
+    trained = found[found["method"] != "base"]
+    return trained.assign(**{kind: trained["problem"].map(kinds), "base": trained["problem"].map(base)})
 
 
 def _means(samples: pd.DataFrame) -> pd.DataFrame:
@@ -74,16 +75,29 @@ def _means(samples: pd.DataFrame) -> pd.DataFrame:
 
 
 def sets_of(scores: pd.DataFrame) -> dict[str, pd.Series]:
-    """Held-out sets, which stand for benchmarks, as conditions on rows: by number of operations, and all."""
+    """Held-out sets, which stand for benchmarks, as conditions on rows: by number of operations, and all; of
+    a language model its benchmarks, and their average."""
+    every = pd.Series(True, index=scores.index)
+    if "benchmark" in scores:
+        return {name: scores["benchmark"] == name for name in scores["benchmark"].unique()} | {
+            "average": every
+        }
     found = {
         f"{n} operation{'s' if n > 1 else ''}": scores["difficulty"] == n
         for n in sorted(scores["difficulty"].unique())
     }
-    return found | {"all": pd.Series(True, index=scores.index)}
+    return found | {"all": every}
+
+
+def _over_problems(values: pd.Series, benchmarks: pd.Series | None) -> pd.Series:
+    """Mean by seed, the first level of the index; every benchmark counts once, where there are several."""
+    if benchmarks is None:
+        return values.groupby("seed").mean().sort_index()
+    return values.groupby(["seed", benchmarks]).mean().groupby("seed").mean().sort_index()
 
 
 def by_seed(scores: pd.DataFrame, method: str) -> pd.Series:
-    """Accuracy of every training seed, a mean over problems, by rising seed.
+    """Accuracy of every training seed, a mean over problems (of benchmarks, of their means), by rising seed.
 
     Raises:
         ValueError: no such method.
@@ -91,7 +105,8 @@ def by_seed(scores: pd.DataFrame, method: str) -> pd.Series:
     own = scores[scores["method"] == method]
     if own.empty:
         raise ValueError(f"scores hold no method {method!r}; there are {sorted(scores['method'].unique())}")
-    return own.groupby("seed")["score"].mean().sort_index()
+    by_problem = own.set_index(["seed", "problem"])
+    return _over_problems(by_problem["score"], by_problem.get("benchmark"))
 
 
 def accuracy(scores: pd.DataFrame, method: str, confidence: float) -> Estimate:
@@ -124,7 +139,11 @@ def differences(scores: pd.DataFrame, a: str, b: str) -> pd.Series:
     seeds = both.index.get_level_values("seed").unique()
     if wide.loc[seeds].isna().any(axis=None):
         raise ValueError(f"{a} and {b} were evaluated on different problems")
-    return (both[a] - both[b]).groupby("seed").mean().sort_index()
+    benchmarks = None
+    if "benchmark" in scores:
+        of_problem = scores.drop_duplicates("problem").set_index("problem")["benchmark"]
+        benchmarks = pd.Series(both.index.get_level_values("problem").map(of_problem), index=both.index)
+    return _over_problems(both[a] - both[b], benchmarks)
 
 
 def difference(scores: pd.DataFrame, a: str, b: str, confidence: float) -> Estimate:
@@ -193,11 +212,13 @@ def p_text(value: float) -> str:
 
 
 def gain_frame(scores: pd.DataFrame, a: str, b: str, confidence: float) -> pd.DataFrame:
-    """``a - b`` by difficulty: ``by, level, problems, estimate``; by the number of operations and by how
-    often the base model is right (hard, middle, easy: :data:`HARD`, :data:`EASY`)."""
+    """``a - b`` by difficulty: ``by, level, problems, estimate``; by the number of operations (of language
+    models, by the benchmark) and by how often the base model is right (hard, middle, easy: :data:`HARD`,
+    :data:`EASY`)."""
+    kind, title = ("benchmark", "benchmark") if "benchmark" in scores else ("difficulty", "operations")
     rows = []
-    for level in sorted(scores["difficulty"].unique()):
-        rows.append(("operations", str(level), scores[scores["difficulty"] == level]))
+    for level in sorted(scores[kind].unique()):
+        rows.append((title, str(level), scores[scores[kind] == level]))
     for level, kept in by_base(scores).items():
         rows.append(("base model", level, scores[kept]))
     return pd.DataFrame(

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from rlvr.analysis.token_categories import CATEGORIES
 from rlvr.reporting.claims import DECLARED, HORIZON_PARTS, DeclaredTest, declared
+from rlvr.reporting.claims_of_models_ibpo import IBPO_OF_MODELS
 from rlvr.reporting.claims_of_models_mpo import MPO_OF_MODELS
 
 #: Part of the claim about token classes: what the trace adds in correction strength, reasoning minus others.
@@ -98,7 +99,8 @@ _OWN = declared(
     ),
 )
 
+#: Of the other papers what is exact, and does not depend on a model, is not among them.
 DECLARED_OF_MODELS: Mapping[str, DeclaredTest] = MappingProxyType(
     {name: _OWN.get(name, test) for name, test in DECLARED.items() if name.startswith("nfpo-")}
-    | declared(*MPO_OF_MODELS)
+    | declared(*IBPO_OF_MODELS, *MPO_OF_MODELS)
 )

@@ -53,7 +53,11 @@ def gain_figure(frame: pd.DataFrame, baseline: str) -> Figure:
     frame = need_measured(frame, ["by", "level", "problems"], "gain frame")
     kinds = list(dict.fromkeys(frame["by"]))
     fig, axes = plt.subplots(1, len(kinds), figsize=(WIDTH, 3.1), sharey=True, squeeze=False)
-    titles = {"operations": "By number of operations", "base model": "By how often the base model is right"}
+    titles = {
+        "operations": "By number of operations",
+        "benchmark": "By benchmark",
+        "base model": "By how often the base model is right",
+    }
     for ax, kind in zip(axes[0], kinds, strict=True):
         rows = frame[frame["by"] == kind].reset_index(drop=True)
         for x, row in rows.iterrows():

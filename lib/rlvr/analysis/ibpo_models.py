@@ -1,0 +1,81 @@
+"""IBPO's experiments on language models: what its tables and figures take from a setting's runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from rlvr.analysis.compute_curves import ledger_frame
+from rlvr.analysis.ibpo_scores import LABELS, difference, score_frame
+from rlvr.analysis.study import Study
+from rlvr.evaluation import Estimate, seed_interval
+from rlvr.reporting.cells import NOT_MEASURED, Exact
+from rlvr.reporting.style import objective_label
+
+#: Method -> arm of whose samples the first that the grader passes is taken.
+BEST = {f"{arm}_best": arm for arm in ("gspo", "gspo8", "ibpo")}
+#: Part of a claim whose method no run of ours has; it leaves the claim open.
+NOT_RUN = Estimate(float("nan"), None, None, 0, "seeds", (), "not run")
+
+
+def model_scores(samples: pd.DataFrame, revised: pd.DataFrame | None = None) -> pd.DataFrame:
+    """:func:`rlvr.analysis.ibpo_scores.score_frame`; Best-of-N asks the grader [text: IBPO 4], so that it is
+    pass@N.
+
+    Args:
+        samples: graded, of ``base`` and arms, with ``benchmark``.
+        revised: graded revisions, with ``method``, ``seed``, ``problem``, ``sample``, ``correct``; or None.
+    """
+    trained = [samples[samples["arm"] == arm].assign(method=method) for method, arm in BEST.items()]
+    selected = pd.concat(trained, ignore_index=True)
+    passes = selected["correct"].fillna(False).astype(float)  # the first that passes: undecided is not passed
+    return score_frame(samples, revised, selected.assign(passes=passes))
+
+
+def methods_of(scores: pd.DataFrame) -> dict[str, str]:
+    """Methods that there are, in the order of the paper's table: name -> label."""
+    there = set(scores["method"])
+    return {method: label for method, label in LABELS.items() if method in there}
+
+
+def differences_of(
+    scores: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], confidence: float
+) -> dict[str, Estimate]:
+    """Part of a claim -> difference of its two methods; :data:`NOT_RUN` where one was not."""
+    there = set(scores["method"])
+    return {
+        name: difference(scores, *pair, confidence) if set(pair) <= there else NOT_RUN
+        for name, pair in pairs.items()
+    }
+
+
+def spending_table(study: Study, metrics: pd.DataFrame, confidence: float) -> pd.DataFrame:
+    """What the compared arms computed (rows): tokens by purpose and activity, exact means over seeds; FLOPs
+    over those of ``gspo``, what corrections are of them, in percent, and hours of all steps, where the job
+    logged them.
+
+    Args:
+        metrics: of :func:`rlvr.analysis.runs.load_metrics`.
+    """
+    labels = {arm: objective_label(arm) for arm in study.arms}
+    ledger = ledger_frame(study, labels)
+    ledger["what"] = ledger["purpose"] + " " + ledger["activity"]
+    columns = list(dict.fromkeys(ledger["what"]))
+    tokens = ledger.pivot(index="arm", columns="what", values="tokens").reindex(labels.values())
+    table = tokens[columns].fillna(0).round().astype("int64").map(Exact)
+    flops = ledger.groupby("arm")["flops"].sum()
+    of_corrections = ledger[ledger["purpose"] == "correction"].groupby("arm")["flops"].sum()
+    relative = flops / flops[labels["gspo"]]
+    table["FLOPs over GSPO's"] = [Exact(round(relative[label], 3)) for label in table.index]
+    shares = (of_corrections / flops).reindex(table.index).fillna(0)
+    table["FLOPs of corrections, %"] = [Exact(round(100 * share, 1), 3) for share in shares]
+    table["hours of all steps"] = [_hours(metrics, arm, confidence) for arm in study.arms]
+    return table.rename_axis("tokens, mean over seeds")
+
+
+def _hours(metrics: pd.DataFrame, arm: str, confidence: float):
+    own = metrics[metrics["arm"] == arm].dropna(subset=["reward"])
+    if "timing_s/step" not in own or own["timing_s/step"].isna().any():
+        return NOT_MEASURED
+    return seed_interval(own.groupby("seed")["timing_s/step"].sum() / 3600, confidence=confidence)
