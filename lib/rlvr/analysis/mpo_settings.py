@@ -71,9 +71,10 @@ def settings_table(scale: Study | Scale) -> pd.DataFrame:
         "gradient through the modules": {"stop": "none, their log ratios are values"}.get(
             mtp.policy_gradient, mtp.policy_gradient
         ),
-        "modules learn by": {"cross_entropy": "cross entropy on the policy's responses", "none": "nothing"}[
-            mtp.train
-        ],
+        "modules learn by": {
+            "cross_entropy": "cross entropy on the policy's responses",
+            "none": "cross entropy, in their warm-up alone",
+        }[mtp.train],
         "warm-up of the modules": f"{mtp.warmup.steps} steps of {mtp.warmup.batch_size} solutions"
         if mtp.warmup
         else "none, they start from a given folder",
