@@ -31,7 +31,7 @@ VARIABLE = "CONFIRM_GPU_HOURS"
 #: Options of `dvc repro` with which a named stage stays a named stage and what it depends on.
 KEEP_TO_THE_TARGET = {"-f", "--force", "-s", "--single-item", "-q", "--quiet", "-v", "--verbose"}
 KEEP_TO_THE_TARGET |= {"-k", "--keep-going", "-i", "--interactive", "--dry", "--no-run-cache", "--no-commit"}
-ONE_RUN = re.compile(r"(?:.*:)?(?:data|train|merge|evaluate|base)@[\w.-]+")
+ONE_RUN = re.compile(r"(?:.*:)?(?:data|train|merge|evaluate|base|revise)@[\w.-]+")
 #: Stages that compare the runs of a setting.
 COMPARISON = re.compile(r"(?:.*:)?(?:training|accuracy|dynamics|tables|ablations)@[\w.-]+")
 

@@ -36,6 +36,7 @@ from rlvr.storage import atomic_dir, read_json, write_json, write_text
 SCALES = Path("pipelines/scales")
 FILE, LISTS = "experiments.yaml", "jobs.yaml"
 PAPERS = ("nfpo", "ibpo", "mpo")
+REVISED = {"ibpo": "gspo"}  # paper: arm whose samples are revised at test time
 #: Of an experiment, what changes neither the job nor what it is trained on.
 BESIDE_THE_JOB = {"paper", "needs", "seeds", "evaluation", "expected"}
 HEADER = f"""\
@@ -63,6 +64,11 @@ def analysed(file: Experiments, paper: str | None = None) -> list[str]:
         and not setting.needs
         and set(file.analysis[setting.paper].arms) <= set(setting.run)
     ]
+
+
+def revised(file: Experiments) -> list[Experiment]:
+    """Experiments whose samples are revised at test time."""
+    return [file.get(f"{name}-{arm}") for paper, arm in REVISED.items() for name in analysed(file, paper)]
 
 
 def lists(file: Experiments) -> dict[str, Any]:
@@ -95,6 +101,11 @@ def lists(file: Experiments) -> dict[str, Any]:
             for paper, names in compared.items()
         },
         "ablated": ablated,
+        "revised": {
+            f"{experiment.name}-{seed}": {"experiment": experiment.name, "seed": seed}
+            for experiment in revised(file)
+            for seed in experiment.seeds
+        },
     }
 
 
@@ -102,7 +113,7 @@ def lists_text(file: Experiments) -> str:
     """``jobs.yaml``, a run a line."""
     values = lists(file)
     lines = [f"{key}: {values[key]}" for key in ("scale", "root", "scale_file")]
-    for key in ("experiments", "runs", "compared", "ablated"):
+    for key in ("experiments", "runs", "compared", "ablated", "revised"):
         lines += [f"{key}:", *_block(values[key])]
     return HEADER + "\n".join(lines) + "\n"
 
@@ -144,6 +155,8 @@ def settings_files(experiment: Experiment) -> dict[str, Any]:
     }
     for seed in experiment.seeds:
         files[evaluation_path(experiment, seed).name] = evaluation_settings(experiment, seed)
+        if experiment.name.endswith(f"-{REVISED.get(experiment.paper)}"):
+            files[f"revision-s{seed}.json"] = revision_settings(experiment, seed)
     return files
 
 
@@ -171,6 +184,21 @@ def write_settings(file: Experiments, out: Path) -> None:
                     write_json(path, values)
                     continue
                 _write_yaml(path, values)
+
+
+def revision_settings(experiment: Experiment, seed: int) -> dict[str, Any]:
+    """What :mod:`rlvr.evaluation.revisions` is asked: one reference beside each sample, as in training; a
+    prompt and its revision as long as there."""
+    data, where = experiment.data, f"runs/{experiment.scale}/evaluate/{experiment.name}/seed{seed}"
+    longest = data.max_correction_prompt_length
+    room = data.max_response_length if data.correction_context is None else data.correction_context - longest
+    return {
+        "evaluation_file": str(evaluation_path(experiment, seed)),
+        "samples_file": f"{where}/samples.parquet",
+        "references": 1,
+        "longest": longest,
+        "max_tokens": min(data.max_response_length, room),
+    }
 
 
 def _write_yaml(path: Path, values: Any) -> None:

@@ -18,7 +18,10 @@ ABLATIONS = ("one_trajectory", "shaping_only", "joint_only", "weight_04", "weigh
 RUN = (*ARMS, "score", *ABLATIONS)
 STEPS = 10
 #: Chance to solve a problem of middle difficulty at the end of the training.
-SKILL = {"base": 0.30, "gspo": 0.60, "gspo8": 0.58, "ibpo": 0.80, "ibpo_mask": 0.80, "ibpo_ratio": 0.75}
+SKILL = {
+    "base": 0.30, "gspo": 0.60, "gspo_prompt": 0.62, "gspo8": 0.58, "ibpo": 0.80, "ibpo_mask": 0.80,
+    "ibpo_ratio": 0.75,
+}  # fmt: skip
 WRONG = 4  # responses of a step that are corrected
 
 
@@ -31,6 +34,9 @@ def write_runs(file: Experiments, root: Path, arms: Iterable[str], seeds: Iterab
             write_training(experiment, arm, seed, root)
             path = samples_file(root, arm, seed, SETTING)
             write_samples(path, experiment, [7, seed, *arm.encode()], SKILL.get(arm, 0.55) + 0.01 * seed)
+            if arm == "gspo":  # each sample revised once
+                path = root / "runs" / SCALE / "revise" / experiment.name / f"seed{seed}" / "samples.parquet"
+                write_samples(path, experiment, [8, seed], SKILL["gspo_prompt"])
     base = root / "runs" / SCALE / "evaluate" / f"{SETTING}-base" / "samples.parquet"
     write_samples(base, experiments[0], [7], SKILL["base"])
 

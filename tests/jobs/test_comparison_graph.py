@@ -14,6 +14,7 @@ from pipelines.job_confirmation import check_comparison, names_runs
 from rlvr.config import load_yaml
 from rlvr.engines.jobs.evaluation import evaluation_settings
 from rlvr.evaluation.files import load_settings
+from rlvr.storage import read_json
 
 SCALES = ("paper", "one_gpu")
 #: What reads experiments.yaml, whose numbers are in the setting's file; generated problems, of which
@@ -66,7 +67,9 @@ def test_the_code_of_a_comparison_is_what_it_depends_on(key):
 def runs_of(key, setting):
     """(folder, arm) of the runs that a stage depends on."""
     filled = [re.sub(r"\$\{item(\.setting)?\}", setting, dep) for dep in STAGES[key]["deps"]]
-    found = [re.fullmatch(rf"runs/\$\{{scale\}}/(train|evaluate)/{setting}-(\w+)", dep) for dep in filled]
+    found = [
+        re.fullmatch(rf"runs/\$\{{scale\}}/(train|evaluate|revise)/{setting}-(\w+)", dep) for dep in filled
+    ]
     return {(match[1], match[2]) for match in found if match}
 
 
@@ -99,14 +102,31 @@ def test_a_comparison_depends_on_the_runs_of_its_arms(scale):
 def test_tables_depend_on_the_runs_of_their_arms_and_of_the_untrained_model(scale, paper):
     file, listed = experiments(scale), load_yaml(ROOT / f"pipelines/scales/{scale}/jobs.yaml")
     assert listed["compared"][paper] and listed["ablated"][paper]
-    base = ("evaluate", "base")
+    beside = {("evaluate", "base")} | {("revise", arm) for arm in {job_graph.REVISED.get(paper)} - {None}}
     for setting in listed["compared"][paper]:
-        assert runs_of((paper, "tables"), setting) == both(file.analysis[paper].arms) | {base}
+        assert runs_of((paper, "tables"), setting) == both(file.analysis[paper].arms) | beside
         (made,) = STAGES[paper, "base"]["outs"]
         assert made.replace("${item.setting}", setting) == f"runs/${{scale}}/evaluate/{setting}-base"
     for setting in listed["ablated"][paper]:
         read = both(run_by_verl(file, setting)) - UNREAD[paper]
-        assert runs_of((paper, "ablations"), setting) == read | {base}
+        assert runs_of((paper, "ablations"), setting) == read | beside
+
+
+def test_a_revision_is_of_the_evaluation_and_as_long_as_in_training(tmp_path):
+    (stage,) = [stage for (_, name), stage in STAGES.items() if name == "revise"]
+    file = experiments("paper")
+    job_graph.write_settings(file, tmp_path)
+    found = read_json(tmp_path / "ibpo-32b-gspo/revision-s3.json")
+    assert found["samples_file"] == "runs/paper/evaluate/ibpo-32b-gspo/seed3/samples.parquet"
+    assert (found["longest"], found["max_tokens"]) == (12288, 32768 - 12288)
+    filled = [
+        dep.replace("${scale}", "paper")
+        .replace("${item.experiment}", "ibpo-32b-gspo")
+        .replace("${item.seed}", "3")
+        for dep in stage["deps"]
+    ]
+    assert {found["samples_file"], found["evaluation_file"]} <= set(filled)
+    assert not (tmp_path / "ibpo-32b-ibpo/revision-s3.json").exists()
 
 
 @pytest.mark.parametrize("paper", ["ibpo", "mpo"])

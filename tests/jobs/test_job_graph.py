@@ -59,6 +59,8 @@ def test_the_lists_are_those_of_the_experiments(scale, number, runs):
         trained = [f"mpo-{model}-{task}" for model, task in OF_MPO]
         compared = {"nfpo": ["nfpo-1.7b", "nfpo-8b"], "ibpo": ["ibpo-32b"], "mpo": trained}
     assert {paper: list(items) for paper, items in values["compared"].items()} == compared
+    of_gspo = [name for name in wanted if re.fullmatch(r"ibpo-(32b|0\.6b)-gspo", name)]
+    assert list(values["revised"]) == [f"{name}-{seed}" for name in of_gspo for seed in file.get(name).seeds]
     assert values["ablated"] == {paper: names[:1] for paper, names in compared.items()}
     items = {name: item for each in values["compared"].values() for name, item in each.items()}
     assert all(item["setting"] == name for name, item in items.items())
@@ -133,7 +135,7 @@ def test_the_settings_of_an_experiment(tmp_path):
     assert {name for name in found if name.startswith("nfpo-0.6b-nfpo/")} == {
         f"nfpo-0.6b-nfpo/{name}" for name in names
     }
-    assert len(found) == 46 * 5 + 3 + 2  # of the settings; of the untrained models of two
+    assert len(found) == 46 * 5 + 3 + 2 + 3  # of settings; of two untrained models; of GSPO's revisions
     compared = read_json(tmp_path / "settings/nfpo-0.6b.json")
     assert compared["analysis"]["dynamics"]["horizons"] == [1, 2, 4, 8, 16]
     assert compared["setting"]["arms"]["nfpo"]["parameters"]["horizon"] == 4
@@ -169,7 +171,7 @@ def test_a_learning_rate_of_a_setting_changes_its_trainings_alone(tmp_path):
             r"(nfpo|ibpo)-.*/evaluation-s[012]\.yaml|ibpo-0.6b-base\.json",
         ),
         ("mean_response_length: {value: [200, 500]", "mean_response_length: {value: [200, 600]", None),
-        ("seeds: {value: [0, 1, 2]", "seeds: {value: [0, 1, 2, 3]", r".*/evaluation-s3\.yaml"),
+        ("seeds: {value: [0, 1, 2]", "seeds: {value: [0, 1, 2, 3]", r".*/(evaluation|revision)-s3\.\w+"),
     ],
 )
 def test_what_is_not_of_the_training_leaves_it_as_it_is(tmp_path, old, new, wanted):

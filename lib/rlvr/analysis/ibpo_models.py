@@ -19,18 +19,17 @@ BEST = {f"{arm}_best": arm for arm in ("gspo", "gspo8", "ibpo")}
 NOT_RUN = Estimate(float("nan"), None, None, 0, "seeds", (), "not run")
 
 
-def model_scores(samples: pd.DataFrame, revised: pd.DataFrame | None = None) -> pd.DataFrame:
+def model_scores(samples: pd.DataFrame) -> pd.DataFrame:
     """:func:`rlvr.analysis.ibpo_scores.score_frame`; Best-of-N asks the grader [text: IBPO 4], so that it is
     pass@N.
 
     Args:
-        samples: graded, of ``base`` and arms, with ``benchmark``.
-        revised: graded revisions, with ``method``, ``seed``, ``problem``, ``sample``, ``correct``; or None.
+        samples: graded, of ``base``, arms and revisions (as arms of their own), with ``benchmark``.
     """
     trained = [samples[samples["arm"] == arm].assign(method=method) for method, arm in BEST.items()]
     selected = pd.concat(trained, ignore_index=True)
     passes = selected["correct"].fillna(False).astype(float)  # the first that passes: undecided is not passed
-    return score_frame(samples, revised, selected.assign(passes=passes))
+    return score_frame(samples, None, selected.assign(passes=passes))
 
 
 def methods_of(scores: pd.DataFrame) -> dict[str, str]:

@@ -33,6 +33,8 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "mpo": {"grpo": "grpo_4"},
 }
 BASE = "base"  # the untrained model, among the samples
+#: Method at test time, of a paper's settings: arm whose samples it revises.
+REVISED: Mapping[str, Mapping[str, str]] = {"ibpo": {"gspo_prompt": "gspo"}}
 NOT_BEGUN = "it was not run"
 
 
@@ -70,6 +72,7 @@ def of_setting(file: Experiments, setting: str | None, root: str | Path = "runs"
             raise ValueError(f"{setting}-{arm} cannot be run by verl yet; it needs {needs}")
     rest = [arm for arm in runs.experiments if arm not in arms]
     left_out = {arm: why for arm in rest if (why := runs.fault(arm))}
+    left_out |= {method: why for method in runs.revised if (why := runs.not_revised(method))}
     first = runs.experiments[arms[-1]]
     return Study(
         scale=f"{file.scale}/{setting}",
@@ -95,6 +98,7 @@ def of_setting(file: Experiments, setting: str | None, root: str | Path = "runs"
         sample_files=runs.sample_files,
         remedy=runs.remedy,
         paper=whole.paper,
+        revised=tuple(method for method in runs.revised if method not in left_out),
         reach=analysis.reach,
     )
 
@@ -107,6 +111,7 @@ class _Runs:
         self.seeds = file.settings[setting].seeds
         self.graph = PurePosixPath(file.scale_file).with_name("dvc.yaml")
         self.paper = file.settings[setting].paper
+        self.revised = REVISED.get(self.paper, {})
         self.experiments: dict[str, Experiment] = {}
         names = NAMES[file.settings[setting].paper]
         for arm in file.settings[setting].run:
@@ -127,15 +132,19 @@ class _Runs:
         if arm == BASE:
             where = self.root / self.scale / "evaluate" / f"{self.setting}-{BASE}"
             return [(where / "samples.parquet", {"arm": arm, "seed": 0, "lag": 0})]
-        where = self.root / self.scale / "evaluate" / self.experiment(arm).name
+        kind, of = ("revise", self.revised[arm]) if arm in self.revised else ("evaluate", arm)
+        where = self.root / self.scale / kind / self.experiment(of).name
         return [
             (where / f"seed{seed}" / "samples.parquet", {"arm": arm, "seed": seed, "lag": 0})
             for seed in self.seeds
         ]
 
     def remedy(self, what: str, arm: str, seed: int | None) -> str:
+        tables = self.graph.parent / self.paper / self.graph.name
         if arm == BASE:
-            return f"dvc repro {self.graph.parent / self.paper / self.graph.name}:{BASE}@{self.setting}"
+            return f"dvc repro {tables}:{BASE}@{self.setting}"
+        if arm in self.revised:
+            return f"dvc repro {tables}:revise@{self.experiment(self.revised[arm]).name}-{seed}"
         experiment = self.experiment(arm)
         if what == "records" and not experiment.records.responses:
             return f"settings.{self.setting}.records.responses is 0: none are kept"
@@ -146,6 +155,14 @@ class _Runs:
             if reached := checkpoint_step(checkpoints):
                 text += f" (its job has saved step {reached} of {experiment.update.steps})"
         return text
+
+    def not_revised(self, method: str) -> str | None:
+        """What a method at test time lacks; None if nothing."""
+        for path, labels in self.sample_files(method):
+            if not path.is_file():
+                seed = labels["seed"]
+                return f"samples of seed {seed} are not revised: {self.remedy('evaluate', method, seed)}"
+        return None
 
     def fault(self, arm: str) -> str | None:
         """What an arm lacks to be compared, in words; None if nothing."""

@@ -66,7 +66,8 @@ def test_models(root, monkeypatch):
     assert list(table.columns)[1:] == ["amc23", "math500", "minerva_math", "average"]
     cells = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
     assert list(cells) == [
-        "GSPO + IBPO", "GSPO + IBPO (ratio)", "GSPO + IBPO (mask)", "GSPO", "GSPO with best of 8",
+        "GSPO + IBPO", "GSPO + IBPO (ratio)", "GSPO + IBPO (mask)", "GSPO", "GSPO with prompt",
+        "GSPO with best of 8",
         "GSPO, 8 responses to a prompt", "that with best of 8", "GSPO + IBPO with best of 8",
     ]  # fmt: skip
     own = cells["GSPO + IBPO"]
@@ -78,6 +79,8 @@ def test_models(root, monkeypatch):
     assert claims["ibpo-c1"].effect == pytest.approx(0.2, abs=0.1)
     assert claims["ibpo-c1"].verdict in ("open", "contradicted")
     assert "IBPO - SCoRe not measured (open)" in claims["ibpo-c1"].note
+    assert "IBPO - GSPO with prompt 0." in claims["ibpo-c1"].note
+    assert "GSPO with prompt: the revision spoils" in claims["ibpo-c1"].note
     assert claims["ibpo-c6"].effect == pytest.approx(0.4, abs=0.01)  # .15 in the first fifth, .55 in the last
     assert claims["ibpo-c2"].effect < 0.5 and claims["ibpo-c2"].verdict in ("open", "supported")
     assert "Over GSPO with 8" in claims["ibpo-c2"].note
@@ -100,11 +103,26 @@ def test_ablations(root, monkeypatch):
     assert "lambda: 0.4, 0.6, 1.2" in printed and "alpha: 0.55, 0.6, 0.65" in printed
     parts = pd.read_csv(bundles["ibpo-tab3"].folder / "table.csv")
     assert parts["method"].tolist() == [
-        "IBPO, K = 1", "IBPO, shaping only", "IBPO, joint training only", "IBPO",
+        "GSPO + prompt at test time", "IBPO, K = 1", "IBPO, shaping only", "IBPO, joint training only",
+        "IBPO",
     ]  # fmt: skip
     flagged = pd.read_csv(bundles["ibpo-tab5"].folder / "table.csv").set_index("alpha")
     assert flagged["flagged, share of all corrections.value"].tolist() == pytest.approx([0.25, 0.2, 0.15])
-    assert not claims and "ibpo-c5: not judged, not all of its arms were run" in printed
+    assert set(claims) == {"ibpo-c4"} and "ibpo-c5: not judged, not all of its arms were run" in printed
+    assert claims["ibpo-c4"].note.count("full - ") >= 4
+
+
+def test_without_revisions_the_row_is_left_out(root, monkeypatch):
+    folder = root / f"runs/one_gpu/revise/{SETTING}-gspo/seed1"
+    away = folder.rename(folder.with_name("away"))
+    try:
+        bundles, claims, printed = render(root, "models", monkeypatch)
+    finally:
+        away.rename(folder)
+    assert "GSPO with prompt" not in [row[0] for row in bundles["ibpo-tab1"].table.rows]
+    command = f"dvc repro pipelines/scales/one_gpu/ibpo/dvc.yaml:revise@{SETTING}-gspo-1"
+    assert f"GSPO with prompt is left out: samples of seed 1 are not revised: {command}" in printed
+    assert "IBPO - GSPO with prompt not measured (open)" in claims["ibpo-c1"].note
 
 
 def test_without_the_untrained_model_the_stage_says_how_it_is_evaluated(root, monkeypatch, capfd):

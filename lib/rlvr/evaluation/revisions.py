@@ -1,0 +1,135 @@
+"""Revisions of a language model's samples at test time: *GSPO with prompt* of IBPO's Table 1.
+
+Every sample is shown to the policy that wrote it beside another one of its problem, in the prompt of
+training, and what it answers is its answer. Nobody knows at test time which samples are right, so references
+are drawn from all others [choice], as for embedded policies (:mod:`rlvr.evaluation.corrected`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rlvr.checks import check_integer
+from rlvr.counterfactual.prompts import text_prompt
+from rlvr.engines.vllm.prompts import read_prompts
+from rlvr.evaluation.corrected import choose_others
+from rlvr.evaluation.engines import sample
+from rlvr.evaluation.inputs import check_frame
+from rlvr.evaluation.requests import Evaluation
+from rlvr.problems.benchmarks import prompt_for
+
+SHOWN = 24_000  # characters of one response, at most
+LEAST = 250  # below which nothing is left to compare
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A sample to be revised, as a problem of its own."""
+
+    id: str
+    benchmark: str
+    prompt: str
+
+
+def revise(
+    evaluation: Evaluation,
+    samples: pd.DataFrame,
+    scratch: str | Path,
+    *,
+    references: int,
+    longest: int,
+    max_tokens: int,
+) -> pd.DataFrame:
+    """One revision of every sample, ungraded, with the same problem, sample and seed.
+
+    Args:
+        evaluation: that the samples come from, of one policy.
+        samples: ``benchmark, problem, sample, seed, text``.
+        scratch: as in :func:`rlvr.evaluation.engines.sample`: a run that was killed goes on.
+        references: other samples of the same problem and seed that are shown beside each.
+        longest: tokens of a prompt; of longer ones less of each response is shown.
+        max_tokens: of a revision.
+
+    Raises:
+        ValueError: samples of several seeds, or of problems that the evaluation does not have; a prompt that
+            does not fit; and what :func:`rlvr.evaluation.engines.sample` refuses.
+    """
+    frame = check_frame("samples", samples, ["benchmark", "problem", "sample", "seed", "text"])
+    first = frame.reset_index(drop=True)
+    (policy,) = evaluation.policies
+    if first["seed"].nunique() > 1:
+        raise ValueError(
+            f"samples are of the seeds {sorted(first['seed'].unique().tolist())}: allowed is one"
+        )
+    tokenizer = _tokenizer(policy.model)
+
+    def lengths(asked: Sequence[Asked]) -> list[int]:
+        return [len(prompt.ids) for prompt in read_prompts(asked, tokenizer, evaluation.sampling)]
+
+    asked = asked_of(evaluation, first, lengths, references=references, longest=longest)
+    sampling = replace(
+        evaluation.sampling, samples=1, max_tokens=max_tokens, seeds=(int(first["seed"].iloc[0]),)
+    )
+    again = replace(evaluation, problems=tuple(asked), sampling=sampling)
+    found = sample(again, scratch).set_index("problem").loc[[one.id for one in asked]].reset_index(drop=True)
+    return found.assign(problem=first["problem"], sample=first["sample"])
+
+
+def asked_of(
+    evaluation: Evaluation,
+    samples: pd.DataFrame,
+    lengths: Any,
+    *,
+    references: int,
+    longest: int,
+) -> list[Asked]:
+    """The prompt of every sample, in their order.
+
+    Args:
+        lengths: prompts -> tokens of each, as the model is asked.
+    """
+    check_integer("references", references, 0, "whole numbers >= 0")
+    check_integer("longest", longest, 1, "whole numbers >= 1")
+    problems = {(p.benchmark, p.id): p for p in evaluation.problems}
+    keys = list(zip(samples["benchmark"], samples["problem"], strict=True))
+    if unknown := sorted(set(keys) - set(problems)):
+        raise ValueError(f"samples hold the problem {'/'.join(unknown[0])!r}, which is not evaluated")
+    names = samples.assign(problem=["/".join(key) for key in keys])
+    others = choose_others(names, references, int(samples["seed"].iloc[0]))
+    texts = samples["text"].fillna("").tolist()
+    worded = {key: prompt_for(p, evaluation.sampling.prompt_style) for key, p in problems.items()}
+    asked: dict[int, Asked] = {}
+    waiting, shown = list(range(len(keys))), SHOWN
+    while waiting:
+        if shown < LEAST:
+            raise ValueError(
+                f"longest={longest}: the prompt of {'/'.join(keys[waiting[0]])} is longer with {LEAST} "
+                "characters of each response; allowed is more"
+            )
+        tried = [
+            Asked(
+                f"{names['problem'].iloc[row]}#{samples['sample'].iloc[row]}",
+                keys[row][0],
+                text_prompt(
+                    problems[keys[row]].kind, worded[keys[row]], texts[row], [texts[o] for o in others[row]],
+                    shown,
+                ),
+            )
+            for row in waiting
+        ]  # fmt: skip
+        fits = [count <= longest for count in lengths(tried)]
+        asked |= {row: one for row, one, fit in zip(waiting, tried, fits, strict=True) if fit}
+        waiting = [row for row, fit in zip(waiting, fits, strict=True) if not fit]
+        shown //= 2
+    return [asked[row] for row in range(len(keys))]
+
+
+def _tokenizer(model: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model, local_files_only=True)
