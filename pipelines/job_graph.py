@@ -7,38 +7,31 @@
     python -m pipelines.job_graph merge paper nfpo-1.7b-nfpo 0    # the last checkpoint as a model
     python -m pipelines.job_graph base paper ibpo-32b MODEL       # the untrained model's evaluation file
 
-A stage depends on a file of ``settings`` that holds what it is made of and nothing else, so that a number
-changed in experiments.yaml makes only those runs stale whose number it is.
+What ``settings`` writes: :mod:`pipelines.job_settings`.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import io
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from pipelines.job_confirmation import check_comparison, check_whole_graph, names_runs, words_of_dvc
+from pipelines.job_settings import PAPERS, analysed, revised, runnable, write_base, write_settings
 from pipelines.processes import die_with_dvc
 from rlvr.engines.jobs.changed import check_unchanged
 from rlvr.engines.jobs.command import data_files
-from rlvr.engines.jobs.evaluation import evaluation_path, evaluation_settings, model_folder
+from rlvr.engines.jobs.evaluation import model_folder
 from rlvr.engines.jobs.experiments import Experiment, Experiments, load_experiments
 from rlvr.engines.jobs.plan import plan, refusals
 from rlvr.storage import atomic_dir, read_json, write_json, write_text
 
 SCALES = Path("pipelines/scales")
 FILE, LISTS = "experiments.yaml", "jobs.yaml"
-PAPERS = ("nfpo", "ibpo", "mpo")
-REVISED = {"ibpo": "gspo"}  # paper: arm whose samples are revised at test time
-#: Of an experiment, what changes neither the job nor what it is trained on.
-BESIDE_THE_JOB = {"paper", "needs", "seeds", "evaluation", "expected"}
 HEADER = f"""\
 # Written by `python -m pipelines.job_graph write` from {FILE} beside it: the experiments that verl can run,
 # one run for each of their seeds, and by paper the settings whose arms are compared and those with ablations.
@@ -49,26 +42,6 @@ HEADER = f"""\
 def load(scale: str) -> Experiments:
     """The experiments of a scale; FileNotFoundError if it has none."""
     return load_experiments(SCALES / scale / FILE)
-
-
-def runnable(file: Experiments) -> list[Experiment]:
-    return [experiment for name in file.names if not (experiment := file.get(name)).needs]
-
-
-def analysed(file: Experiments, paper: str | None = None) -> list[str]:
-    """Settings, of one paper or of all, that verl can run with every arm that is compared."""
-    return [
-        name
-        for name, setting in file.settings.items()
-        if setting.paper in (file.analysis if paper is None else {paper} & set(file.analysis))
-        and not setting.needs
-        and set(file.analysis[setting.paper].arms) <= set(setting.run)
-    ]
-
-
-def revised(file: Experiments) -> list[Experiment]:
-    """Experiments whose samples are revised at test time."""
-    return [file.get(f"{name}-{arm}") for paper, arm in REVISED.items() for name in analysed(file, paper)]
 
 
 def lists(file: Experiments) -> dict[str, Any]:
@@ -142,95 +115,6 @@ def write_lists(folder: Path = SCALES) -> list[Path]:
 
 
 # --- stages ------------------------------------------------------------------------------------------------
-
-
-def settings_files(experiment: Experiment) -> dict[str, Any]:
-    """Name in the folder of an experiment: what that file holds."""
-    values = experiment.model_dump(mode="json")
-    lengths = ("max_", "correction_")
-    data = {key: value for key, value in values["data"].items() if not key.startswith(lengths)}
-    files = {
-        "training.json": {key: value for key, value in values.items() if key not in BESIDE_THE_JOB},
-        "data.json": data | {"validation": values["validation"]["benchmarks"]},
-    }
-    for seed in experiment.seeds:
-        files[evaluation_path(experiment, seed).name] = evaluation_settings(experiment, seed)
-        if experiment.name.endswith(f"-{REVISED.get(experiment.paper)}"):
-            files[f"revision-s{seed}.json"] = revision_settings(experiment, seed)
-    return files
-
-
-def compared_settings(file: Experiments, name: str) -> dict[str, Any]:
-    """What the tables and figures of a setting are made of, beside its runs."""
-    setting = file.settings[name]
-    values = setting.model_dump(mode="json", exclude={"expected", "needs"})
-    values["arms"] = {arm: values["arms"][arm] for arm in setting.run}  # others may be inherited
-    return {"setting": values, "analysis": file.analysis[setting.paper].model_dump(mode="json")}
-
-
-def write_settings(file: Experiments, out: Path) -> None:
-    """``<experiment>/{training.json, data.json, evaluation-s<seed>.yaml}``, and of settings whose arms are
-    compared ``<setting>.json``, and ``<setting>-base.json`` where the untrained model is one of them; the
-    folder as a whole."""
-    with atomic_dir(out) as partial:
-        for name in analysed(file):
-            write_json(partial / f"{name}.json", compared_settings(file, name))
-            if file.analysis[file.settings[name].paper].base:
-                write_json(partial / f"{name}-base.json", base_settings(file, name))
-        for experiment in runnable(file):
-            for name, values in settings_files(experiment).items():
-                path = partial / experiment.name / name
-                if path.suffix == ".json":
-                    write_json(path, values)
-                    continue
-                _write_yaml(path, values)
-
-
-def revision_settings(experiment: Experiment, seed: int) -> dict[str, Any]:
-    """What :mod:`rlvr.evaluation.revisions` is asked: one reference beside each sample, as in training; a
-    prompt and its revision as long as there."""
-    data, where = experiment.data, f"runs/{experiment.scale}/evaluate/{experiment.name}/seed{seed}"
-    longest = data.max_correction_prompt_length
-    room = data.max_response_length if data.correction_context is None else data.correction_context - longest
-    return {
-        "evaluation_file": str(evaluation_path(experiment, seed)),
-        "samples_file": f"{where}/samples.parquet",
-        "references": 1,
-        "longest": longest,
-        "max_tokens": min(data.max_response_length, room),
-    }
-
-
-def _write_yaml(path: Path, values: Any) -> None:
-    yaml, text = YAML(typ="safe", pure=True), io.StringIO()
-    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = None, False
-    yaml.dump(values, text)
-    write_text(path, text.getvalue())
-
-
-def base_settings(file: Experiments, name: str) -> dict[str, Any]:
-    """What the untrained model of a setting is asked: what every arm is, without the model's folder."""
-    experiment = file.get(f"{name}-{file.settings[name].run[0]}")
-    values = evaluation_settings(experiment, experiment.seeds[0])
-    return {key: value for key, value in values.items() if key not in ("root", "scale_file", "model", "name")}
-
-
-def write_base(file: Experiments, name: str, model: str, out: Path) -> None:
-    """The untrained model's evaluation file.
-
-    Raises:
-        ValueError: no folder of a model.
-    """
-    wanted = file.settings[name].model
-    if not (Path(model) / "config.json").is_file():
-        short = wanted.rpartition("/")[2]
-        raise ValueError(
-            f"model={model!r}: allowed is a folder with {wanted}; RLVR_MODELS names the folder that has it "
-            f"as {short}: hf download {wanted} --local-dir $RLVR_MODELS/{short}"
-        )
-    place = {"root": "/".join([".."] * len(out.parent.parts)), "scale_file": str(out)}
-    place |= {"model": str(Path(model).absolute()), "name": wanted}
-    _write_yaml(out, base_settings(file, name) | place)
 
 
 def write_data(experiment: Experiment, root: Path) -> None:

@@ -9,7 +9,7 @@ from job_fixtures import ROOT, experiments, make_job, save_checkpoint
 from test_job_graph import GRAPH, dvc, pretend, repository  # noqa: F401
 from test_scales import SOURCES, code_deps, is_covered
 
-from pipelines import job_graph
+from pipelines import job_graph, job_settings
 from pipelines.job_confirmation import check_comparison, names_runs
 from rlvr.config import load_yaml
 from rlvr.engines.jobs.evaluation import evaluation_settings
@@ -102,7 +102,7 @@ def test_a_comparison_depends_on_the_runs_of_its_arms(scale):
 def test_tables_depend_on_the_runs_of_their_arms_and_of_the_untrained_model(scale, paper):
     file, listed = experiments(scale), load_yaml(ROOT / f"pipelines/scales/{scale}/jobs.yaml")
     assert listed["compared"][paper] and listed["ablated"][paper]
-    beside = {("evaluate", "base")} | {("revise", arm) for arm in {job_graph.REVISED.get(paper)} - {None}}
+    beside = {("evaluate", "base")} | {("revise", arm) for arm in {job_settings.REVISED.get(paper)} - {None}}
     for setting in listed["compared"][paper]:
         assert runs_of((paper, "tables"), setting) == both(file.analysis[paper].arms) | beside
         (made,) = STAGES[paper, "base"]["outs"]
@@ -115,7 +115,7 @@ def test_tables_depend_on_the_runs_of_their_arms_and_of_the_untrained_model(scal
 def test_a_revision_is_of_the_evaluation_and_as_long_as_in_training(tmp_path):
     (stage,) = [stage for (_, name), stage in STAGES.items() if name == "revise"]
     file = experiments("paper")
-    job_graph.write_settings(file, tmp_path)
+    job_settings.write_settings(file, tmp_path)
     found = read_json(tmp_path / "ibpo-32b-gspo/revision-s3.json")
     assert found["samples_file"] == "runs/paper/evaluate/ibpo-32b-gspo/seed3/samples.parquet"
     assert (found["longest"], found["max_tokens"]) == (12288, 32768 - 12288)
@@ -138,8 +138,8 @@ def test_both_scales_have_one_graph_of_tables(paper):
 def test_a_comparison_depends_on_the_numbers_of_its_setting(tmp_path, key):
     item = "${item}" if key[1] == "ablations" else "${item.setting}"
     assert f"runs/${{scale}}/settings/{item}.json" in STAGES[key]["deps"]
-    job_graph.write_settings(experiments("paper"), tmp_path / "settings")
-    for setting in job_graph.analysed(experiments("paper")):
+    job_settings.write_settings(experiments("paper"), tmp_path / "settings")
+    for setting in job_settings.analysed(experiments("paper")):
         assert (tmp_path / f"settings/{setting}.json").is_file()
         is_asked = (tmp_path / f"settings/{setting}-base.json").is_file()
         assert is_asked == (not setting.startswith("nfpo"))
@@ -150,12 +150,12 @@ def test_the_untrained_model_is_asked_what_every_arm_is(tmp_path, monkeypatch):
     file = experiments("paper")
     model = tmp_path / "models/Qwen3-32B"
     with pytest.raises(ValueError, match=r"allowed is a folder with Qwen/Qwen3-32B; RLVR_MODELS names"):
-        job_graph.write_base(file, "ibpo-32b", str(model), Path("runs/paper/base/ibpo-32b.yaml"))
+        job_settings.write_base(file, "ibpo-32b", str(model), Path("runs/paper/base/ibpo-32b.yaml"))
     assert not (tmp_path / "runs").exists()
     model.mkdir(parents=True)
     (model / "config.json").write_text("{}")
     out = Path("runs/paper/base/ibpo-32b.yaml")
-    job_graph.write_base(file, "ibpo-32b", str(model), out)
+    job_settings.write_base(file, "ibpo-32b", str(model), out)
     asked = load_settings(out)
     assert (asked.model, asked.name) == (str(model), "Qwen/Qwen3-32B")
     assert (out.parent / asked.root).resolve() == tmp_path and asked.scale_file == str(out)

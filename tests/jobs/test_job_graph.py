@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from job_fixtures import ROOT, experiments
 
-from pipelines import job_graph
+from pipelines import job_graph, job_settings
 from pipelines.parameters import declared
 from rlvr.config import load_yaml
 from rlvr.engines.jobs.experiments import load_experiments
@@ -80,7 +80,7 @@ def test_a_setting_without_an_arm_of_the_comparison_has_no_tables(tmp_path):
 
 def test_a_setting_that_verl_cannot_run_has_no_tables():
     file = experiments("paper")
-    assert file.settings["ibpo-next"].needs and "ibpo-next" not in job_graph.analysed(file)
+    assert file.settings["ibpo-next"].needs and "ibpo-next" not in job_settings.analysed(file)
 
 
 def test_both_scales_have_one_graph():
@@ -122,14 +122,14 @@ def tree(folder):
 
 def differing(tmp_path, file):
     """Files of the settings that differ from those of the committed experiments."""
-    job_graph.write_settings(experiments(), tmp_path / "before")
-    job_graph.write_settings(file, tmp_path / "after")
+    job_settings.write_settings(experiments(), tmp_path / "before")
+    job_settings.write_settings(file, tmp_path / "after")
     before, after = tree(tmp_path / "before"), tree(tmp_path / "after")
     return {name for name in before | after if before.get(name) != after.get(name)}
 
 
 def test_the_settings_of_an_experiment(tmp_path):
-    job_graph.write_settings(experiments(), tmp_path / "settings")
+    job_settings.write_settings(experiments(), tmp_path / "settings")
     found = tree(tmp_path / "settings")
     names = {"training.json", "data.json", *(f"evaluation-s{seed}.yaml" for seed in (0, 1, 2))}
     assert {name for name in found if name.startswith("nfpo-0.6b-nfpo/")} == {
