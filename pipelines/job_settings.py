@@ -121,10 +121,9 @@ def write_base(file: Experiments, name: str, model: str, out: Path) -> None:
     """
     wanted = file.settings[name].model
     if not (Path(model) / "config.json").is_file():
-        short = wanted.rpartition("/")[2]
         raise ValueError(
-            f"model={model!r}: allowed is a folder with {wanted}; RLVR_MODELS names the folder that has it "
-            f"as {short}: hf download {wanted} --local-dir $RLVR_MODELS/{short}"
+            f"model={model!r}: allowed is a folder with {wanted}: hf download {wanted} --local-dir {model}; "
+            "RLVR_MODELS names the folder around it, models where it is unset"
         )
     place = {"root": "/".join([".."] * len(out.parent.parts)), "scale_file": str(out)}
     place |= {"model": str(Path(model).absolute()), "name": wanted}

@@ -21,6 +21,8 @@ SCALES = ("paper", "one_gpu")
 #: experiments have none; and, where objectives are not looked at, the words for a name that is not known.
 CONFIGURATION = ("rlvr.engines.jobs", "rlvr.problems", "rlvr.verifiers")
 WITHOUT_OBJECTIVES = (*CONFIGURATION, "rlvr.registry")
+#: Not of the scale file: what a token of a published model computes.
+SHAPES = ("rlvr.engines.jobs.hardware",)
 #: The counts of a run are read, not made.
 COUNTS = ("rlvr.engines.local.packing", "rlvr.engines.local.sampling")
 #: Graph below pipelines/scales/paper, stage: its notebook, and what that does not reach with experiments.
@@ -47,7 +49,7 @@ STAGES = {
 
 def files_of(key):
     notebook, skip = COMPARISONS[key]
-    modules = SOURCES.modules(f"notebooks/{notebook}.ipynb", skip)
+    modules = SOURCES.modules(f"notebooks/{notebook}.ipynb", skip, SHAPES if "ibpo" in notebook else ())
     return sorted(SOURCES.file_of(module).relative_to(ROOT).as_posix() for module in modules)
 
 
@@ -149,7 +151,7 @@ def test_the_untrained_model_is_asked_what_every_arm_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = experiments("paper")
     model = tmp_path / "models/Qwen3-32B"
-    with pytest.raises(ValueError, match=r"allowed is a folder with Qwen/Qwen3-32B; RLVR_MODELS names"):
+    with pytest.raises(ValueError, match=r"allowed is a folder with Qwen/Qwen3-32B: hf download"):
         job_settings.write_base(file, "ibpo-32b", str(model), Path("runs/paper/base/ibpo-32b.yaml"))
     assert not (tmp_path / "runs").exists()
     model.mkdir(parents=True)

@@ -134,6 +134,24 @@ def test_every_choice_of_the_experiments_is_a_listed_decision():
     assert found <= named, found - named
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_source_is_of_the_setting_s_own_paper(scale):
+    """What a setting takes over from another paper's has sources of its own: only NFPO has a release, and
+    sections of NFPO's text and a paper's number of seeds say nothing of another paper."""
+    file = experiments(scale)
+    for path, source in file.sources.items():
+        setting = max((n for n in file.settings if path.startswith(f"settings.{n}.")), key=len, default=None)
+        if setting is None or file.settings[setting].paper == "nfpo":
+            continue
+        parts = path.removeprefix(f"settings.{setting}.").split(".")
+        if parts[0] == "arms" and parts[1] not in file.settings[setting].run:
+            continue  # an arm that is inherited and not run
+        assert not source.startswith("release"), path
+        assert source != "text: App. C" and "Ablation" not in source, path
+        if path.endswith(("data.train", "data.levels")) and file.settings[setting].paper == "ibpo":
+            assert source.startswith("choice"), path
+
+
 def test_numbers_of_the_decisions_are_those_of_the_experiments():
     text = {entry["topic"]: entry["here"] for entry in load_yaml(ROOT / "data/decisions.yaml")}
     paper, one = experiments("paper"), experiments("one_gpu")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from rlvr.analysis.runs import load_metrics
-from rlvr.analysis.study import Study
+from rlvr.analysis.study import Study, as_study
 from rlvr.config import Scale
 from rlvr.engines.local.accounting import table_of
 from rlvr.evaluation import ComputeRatio, Ledger, ModelShape, Reached, compute_ratio, compute_to_threshold
@@ -28,8 +28,15 @@ def model_shape(scale: Study | Scale) -> ModelShape:
 
 
 def load_ledgers(scale: Study | Scale, arm: str, seed: int) -> list[Ledger]:
-    """Of a run, what it had computed after every step."""
-    counts = pd.read_parquet(scale.run_folder(arm, seed, 0) / "compute.parquet")
+    """Of a run, what it had computed after every step.
+
+    Raises:
+        FileNotFoundError: the run counted nothing; says how it is made.
+    """
+    path = scale.run_folder(arm, seed, 0) / "compute.parquet"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; {as_study(scale).remedy('train', arm, seed)}")
+    counts = pd.read_parquet(path)
     return [Ledger.from_dict(table_of(row)) for row in counts.to_dict("records")]
 
 

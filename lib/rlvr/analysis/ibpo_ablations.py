@@ -121,8 +121,8 @@ def seeds_cell(estimate: Estimate) -> str:
 
 
 def _steps(metrics: pd.DataFrame, arm: str) -> Exact:
-    """That the budget paid for, a mean over seeds."""
-    own = metrics[(metrics["arm"] == arm) & metrics["reward"].notna()].groupby("seed").size()
+    """That the budget paid for, a mean over seeds; the row after the last update has their number."""
+    own = metrics[metrics["arm"] == arm].groupby("seed")["step"].max()
     return Exact(round(float(own.mean()), 1), 4)
 
 

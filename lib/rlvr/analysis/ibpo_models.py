@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pandas as pd
 
 from rlvr.analysis.compute_curves import ledger_frame
-from rlvr.analysis.ibpo_scores import LABELS, difference, score_frame
+from rlvr.analysis.ibpo_ablations import success_by_fifths, success_parts
+from rlvr.analysis.ibpo_scores import BEST_OF, LABELS, difference, score_frame
 from rlvr.analysis.study import Study
 from rlvr.evaluation import Estimate, seed_interval
 from rlvr.reporting.cells import NOT_MEASURED, Exact
@@ -21,15 +22,32 @@ NOT_RUN = Estimate(float("nan"), None, None, 0, "seeds", (), "not run")
 
 def model_scores(samples: pd.DataFrame) -> pd.DataFrame:
     """:func:`rlvr.analysis.ibpo_scores.score_frame`; Best-of-N asks the grader [text: IBPO 4], so that it is
-    pass@N.
+    pass@8; of fewer samples than 8 there is none.
 
     Args:
         samples: graded, of ``base``, arms and revisions (as arms of their own), with ``benchmark``.
     """
     trained = [samples[samples["arm"] == arm].assign(method=method) for method, arm in BEST.items()]
     selected = pd.concat(trained, ignore_index=True)
-    passes = selected["correct"].fillna(False).astype(float)  # the first that passes: undecided is not passed
-    return score_frame(samples, None, selected.assign(passes=passes))
+    if selected.empty or selected["sample"].nunique() < BEST_OF:
+        return score_frame(samples, None, None)
+    # The grader is what selects: what it cannot decide is not taken, and where nothing else is there, wrong.
+    right = selected["correct"].fillna(False).astype(float)
+    return score_frame(samples, None, selected.assign(correct=right, passes=right))
+
+
+def success_or_not(metrics: pd.DataFrame, arm: str, confidence: float) -> dict[str, Estimate]:
+    """Parts of claim c6; :data:`NOT_RUN` where a fifth of a training has no corrections."""
+    try:
+        return success_parts(success_by_fifths(metrics, arm), confidence)
+    except (KeyError, ValueError):
+        return dict.fromkeys(("last fifth - first fifth", "lowest fifth", "highest fifth"), NOT_RUN)
+
+
+def lost_steps(metrics: pd.DataFrame) -> int:
+    """Steps of all runs whose metrics a kill took: what they computed is estimated from their neighbours."""
+    steps = metrics.groupby(["arm", "seed"])["step"].transform("max")
+    return int((metrics["reward"].isna() & (metrics["step"] < steps)).sum())
 
 
 def methods_of(scores: pd.DataFrame) -> dict[str, str]:
@@ -51,8 +69,8 @@ def differences_of(
 
 def spending_table(study: Study, metrics: pd.DataFrame, confidence: float) -> pd.DataFrame:
     """What the compared arms computed (rows): tokens by purpose and activity, exact means over seeds; FLOPs
-    over those of ``gspo``, what corrections are of them, in percent, and hours of all steps, where the job
-    logged them.
+    over those of ``gspo``, what corrections are of them, in percent, and hours of all steps, by the mean of
+    those that the job logged.
 
     Args:
         metrics: of :func:`rlvr.analysis.runs.load_metrics`.
@@ -74,7 +92,9 @@ def spending_table(study: Study, metrics: pd.DataFrame, confidence: float) -> pd
 
 
 def _hours(metrics: pd.DataFrame, arm: str, confidence: float):
-    own = metrics[metrics["arm"] == arm].dropna(subset=["reward"])
-    if "timing_s/step" not in own or own["timing_s/step"].isna().any():
+    own = metrics[metrics["arm"] == arm]
+    if "timing_s/step" not in own or own.groupby("seed")["timing_s/step"].count().min() == 0:
         return NOT_MEASURED
-    return seed_interval(own.groupby("seed")["timing_s/step"].sum() / 3600, confidence=confidence)
+    by_seed = own.groupby("seed")
+    hours = by_seed["timing_s/step"].mean() * by_seed["step"].max() / 3600
+    return seed_interval(hours, confidence=confidence)

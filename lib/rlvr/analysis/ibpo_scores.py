@@ -52,12 +52,14 @@ def score_frame(samples: pd.DataFrame, revised: pd.DataFrame | None, selected: p
         samples: graded, of ``base`` and every arm, lag 0, with ``arm``, ``seed``, ``problem``, ``correct``
             and ``difficulty`` or ``benchmark``.
         revised: of :func:`rlvr.evaluation.at_test_time.revise_arms`; None: nothing was revised.
-        selected: of :func:`rlvr.evaluation.at_test_time.select_arms`; N is 8, or all samples that there are.
+        selected: of :func:`rlvr.evaluation.at_test_time.select_arms`; N is 8, or all samples that there are;
+            None: nothing was selected.
     """
     trained = samples.assign(method=samples["arm"])
     parts = [_means(part) for part in (trained, revised) if part is not None]
-    for (method, seed), own in selected.groupby(["method", "seed"], sort=False):
-        wide = own.pivot(index="problem", columns="sample", values=["correct", "passes"]).astype("float64")
+    for (method, seed), own in () if selected is None else selected.groupby(["method", "seed"], sort=False):
+        verdicts = own.assign(correct=own["correct"].astype("Float64").astype("float64"))
+        wide = verdicts.pivot(index="problem", columns="sample", values=["correct", "passes"])
         n = min(BEST_OF, wide["correct"].shape[1])
         score = best_of_n(wide["correct"], wide["passes"], n)
         parts.append(pd.DataFrame({"method": method, "seed": seed, "problem": wide.index, "score": score}))
@@ -125,7 +127,8 @@ def bootstrapped(scores: pd.DataFrame, method: str, confidence: float, resamples
 
 
 def differences(scores: pd.DataFrame, a: str, b: str) -> pd.Series:
-    """``a - b`` of every seed that both have, a mean over problems.
+    """``a - b`` of every seed that both have, a mean over problems; without those that no verdict of one of
+    both decides.
 
     Raises:
         ValueError: no common seed, or other problems.
@@ -136,8 +139,12 @@ def differences(scores: pd.DataFrame, a: str, b: str) -> pd.Series:
     both = wide.dropna() if {a, b} <= set(wide.columns) else wide.head(0)
     if both.empty:
         raise ValueError(f"{a} and {b} have no seed in common")
-    seeds = both.index.get_level_values("seed").unique()
-    if wide.loc[seeds].isna().any(axis=None):
+    asked = {
+        method: own.groupby("seed")["problem"].agg(frozenset)
+        for method, own in scores[scores["method"].isin((a, b))].groupby("method")
+    }
+    seeds = asked[a].index.intersection(asked[b].index)
+    if (asked[a][seeds] != asked[b][seeds]).any():
         raise ValueError(f"{a} and {b} were evaluated on different problems")
     benchmarks = None
     if "benchmark" in scores:
@@ -192,22 +199,28 @@ def p_value_table(
         except ValueError:  # an arm whose seeds are all alike has no interval to test with
             found = {}
         each = differences(scores, method, other).to_numpy()
-        p = float(stats.ttest_1samp(each, 0.0).pvalue) if np.ptp(each) > 0 else float(not each.any())
+        p = None  # one seed, or seeds that differ by the same: no spread to test with
+        if len(each) > 1 and np.ptp(each) > 0:
+            p = float(stats.ttest_1samp(each, 0.0).pvalue)
         paired.append(p)
         row = {"baseline": LABELS[other], "difference": difference(scores, method, other, confidence)}
         row |= {
             f"p, {name}": p_text(found[key].p_value) if found else "unknown" for name, key in _TESTS.items()
         }
         rows.append(row | {"p, paired t": p_text(p)})
-    adjusted = holm(paired)
-    return pd.DataFrame(rows).assign(**{"p, Holm": [p_text(p) for p in adjusted]}).set_index("baseline")
+    known = [p for p in paired if p is not None]
+    adjusted = iter(holm(known) if known else ())
+    holms = [p_text(None if p is None else next(adjusted)) for p in paired]
+    return pd.DataFrame(rows).assign(**{"p, Holm": holms}).set_index("baseline")
 
 
 _TESTS = {"bootstrap": "bootstrap", "normal": "normal", "Welch": "welch"}
 
 
-def p_text(value: float) -> str:
+def p_text(value: float | None) -> str:
     """A p-value as a reader sees it."""
+    if value is None:
+        return "unknown"
     return "below 0.001" if value < 0.001 else f"{value:.3f}"
 
 

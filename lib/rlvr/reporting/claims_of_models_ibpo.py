@@ -14,11 +14,11 @@ from rlvr.reporting.declared import DeclaredTest
 
 MATCHED = """
     Accuracy of the last checkpoint, pass@1 averaged over the benchmarks, each counting once, of policies
-    whose steps were planned at equal compute, paired by seed and problem: mean over seeds with a
+    whose steps were planned at equal FLOPs, paired by seed and problem: mean over seeds with a
     {confidence:.0%} Student t interval.
 """
 PLANNED = """
-    Compute is equal by the plan, which expects lengths and shares of wrong responses; what every run really
+    FLOPs are equal by the plan, which expects lengths and shares of wrong responses; what every run really
     spent is counted, and stands beside.
 """
 _OF = {test.id: test for test in IBPO}
@@ -51,7 +51,7 @@ IBPO_OF_MODELS: tuple[DeclaredTest, ...] = (
         """,
         caveat=TWO_READINGS
         + """
-            The reward is on problems of the training set, each of which comes again in every pass over it.
+            The reward is that of the rollouts, on problems of the training set.
         """,
     ),
     replace(

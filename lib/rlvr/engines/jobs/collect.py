@@ -54,7 +54,8 @@ DIFFERENCES = {
     "updates": "the critic is another worker, so that its loss and clip fraction are means of a step alone",
     "reward, groups_with_signal": "of the groups that are trained on: of DAPO's sampling, those it kept",
     "mask of a record": "with a KL loss, whether any part of the loss moves the token",
-    "compute": "every row trained on computes its prompt again; validation is not counted",
+    "compute": "every row trained on computes its prompt again; validation is not counted; a step whose "
+    "metrics were lost counts as between its neighbours",
     "loss, its metrics": "with corrections, of responses and corrections together",
     "val_pass1": "the mean over validation sets, of several samples a problem where the experiment says so",
 }
@@ -175,7 +176,7 @@ def metrics_frame(by_step: Mapping[int, Mapping[str, float]], steps: int) -> pd.
 
 def compute_frame(by_step: Mapping[int, Mapping[str, float]], steps: int) -> pd.DataFrame | None:
     """Cumulative counts after each step, as :class:`rlvr.engines.local.accounting.Compute` has them; None if
-    the job counted nothing. A step whose metrics a kill took adds nothing: the counts are then too small."""
+    the job counted nothing. A step whose metrics a kill took counts as between its neighbours."""
     rows = [
         {
             key.removeprefix(COMPUTE): value
@@ -186,7 +187,10 @@ def compute_frame(by_step: Mapping[int, Mapping[str, float]], steps: int) -> pd.
     ]
     if not any(rows):
         return None
-    frame = pd.DataFrame(rows).fillna(0).cumsum().astype("int64")
+    each = pd.DataFrame(rows)
+    lost = each.isna().all(axis=1)
+    each[~lost] = each[~lost].fillna(0)  # a step without corrections says nothing of them
+    frame = each.interpolate(limit_direction="both").round().cumsum().astype("int64")
     frame.insert(0, "step", range(1, steps + 1))
     return frame[["step", *sorted(frame.columns.drop("step"))]]
 

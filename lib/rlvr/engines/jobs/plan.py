@@ -68,7 +68,7 @@ class Plan:
         hours: wall time of one seed, (low, high).
         gpu_hours: the same times the GPUs.
         step_seconds: of one training step, without validation and checkpoints.
-        compute_seconds: of it, writing and training alone; arms at equal compute have steps by it.
+        compute_seconds: of it, writing and training alone.
         memory: bytes per GPU at its peak, (rollout, update).
         card_memory: bytes there are.
         disk: bytes of the checkpoints that are kept at once, one more while it is written.
@@ -237,10 +237,35 @@ def _end(experiment: Experiment, model: Model, card: Card, which: int) -> tuple[
 
 
 def steps_at_equal_compute(experiment: Experiment, other: Experiment) -> int:
-    """Steps of ``experiment`` that cost as much writing and training as all of ``other``'s, at the middle of
-    the band [choice]."""
-    own, of_other = (sum(plan(e).compute_seconds) / 2 for e in (experiment, other))
+    """Steps of ``experiment`` that compute as much as all of ``other``'s, in FLOPs of writing and training at
+    the middle of the expected lengths and shares [choice]: what the ledger of a run counts."""
+    own, of_other = (sum(step_flops(e, which) for which in (0, 1)) for e in (experiment, other))
     return round(other.update.steps * of_other / own)
+
+
+def step_flops(experiment: Experiment, which: int) -> float:
+    """Of one step at one end of the expected lengths and shares, as :mod:`rlvr.evaluation.compute` counts a
+    job (:mod:`rlvr.engines.verl.accounting`): a prompt once for its group in writing, with each of its rows
+    in training."""
+    from rlvr.evaluation.compute import PASSES, ModelShape
+
+    known, rollout, update = MODELS[experiment.model], experiment.rollout, experiment.update
+    shape = ModelShape(known.active_parameters, known.layers, known.heads, known.head_dim)
+    mean = experiment.expected.mean_response_length[which]
+    over_rows = PASSES["train"] * update.epochs + PASSES["score"] * update.recompute
+
+    def sequence(tokens: float, context: float = 0.0) -> float:
+        return shape.flops(tokens, tokens * context + tokens * (tokens + 1) / 2)
+
+    prompts, responses = rollout.prompts_per_step, rollout.prompts_per_step * rollout.responses_per_prompt
+    discarded = experiment.expected.discarded_share[which] if experiment.dynamic_sampling else 0.0
+    written = (prompts * sequence(PROMPT) + responses * sequence(mean, PROMPT)) / (1 - discarded)
+    total = written + responses * over_rows * sequence(PROMPT + mean)
+    if second := corrections(experiment, which):
+        settings, long = experiment.counterfactual, _correction_prompt(experiment, mean)
+        total += second / settings.corrections * sequence(long) + second * sequence(mean, long)
+        total += second * over_rows * sequence(long + mean) * settings.joint
+    return total
 
 
 def corrections(experiment: Experiment, which: int) -> float:
