@@ -22,6 +22,7 @@ from local_fixtures import codec
 from ruamel.yaml import YAML
 
 import rlvr
+from rlvr.analysis.mpo_ratios import load_updates
 from rlvr.analysis.runs import load_metrics, load_records, token_counts
 from rlvr.analysis.study import of_scale
 from rlvr.config import Scale, load_scale, load_yaml
@@ -118,6 +119,22 @@ def test_analyses_read_it_as_a_run_of_the_local_engine(scale, inside):
         on_policy["log_prob"] - on_policy["old_log_prob"]
     ).abs().max() < 5e-3  # vLLM's against the trainer's
     assert records.loc[records["off_policy"], "trace"].std() > 0
+
+
+def test_every_update_has_a_row(scale, inside):
+    """Of all tokens; what a step says is the mean, or the largest, of what its updates say."""
+    updates = load_updates(scale, ["nfpo"])
+    assert updates[["step", "minibatch"]].to_numpy().tolist() == [
+        [s, m] for s in range(STEPS) for m in (0, 1)
+    ]
+    steps = load_metrics(of_scale(scale), ["nfpo"]).iloc[:STEPS]
+    generated = steps["tokens_generated"].diff().fillna(steps["tokens_generated"])
+    assert updates.groupby("step")["tokens"].sum().tolist() == generated.tolist()
+    by_step = updates.groupby("step")["grad_norm"]
+    assert by_step.mean().tolist() == pytest.approx(steps["grad_norm"].tolist(), rel=1e-5)
+    assert by_step.max().tolist() == pytest.approx(steps["grad_norm_max"].tolist(), rel=1e-5)
+    assert (updates.loc[updates["minibatch"] == 1, "ratio_variance"] > 0).all()
+    assert updates["masked_fraction"].between(0, 1).all() and updates["entropy"].gt(0).all()
 
 
 def test_the_trained_policy_is_there_for_evaluation(scale, inside):

@@ -100,11 +100,15 @@ class RecordingTrainer(PPOTrainerSync):
     def _update_actor(self, batch: Any, metrics: dict) -> Any:
         self._describe(batch, metrics)
         settings = self.settings
+        folder, every = settings.get("records_dir", None), settings.get("records_every", 1)
+        if folder and not (self.global_steps - 1) % every:
+            batch = self._marked(batch, settings)
         if where := settings.get("records_updates_dir", None):
             batch.extra_info[FOLDER] = {"folder": str(where), "step": self.global_steps}
-        folder, every = settings.get("records_dir", None), settings.get("records_every", 1)
-        if not folder or (self.global_steps - 1) % every:
-            return super()._update_actor(batch, metrics)
+        return super()._update_actor(batch, metrics)
+
+    def _marked(self, batch: Any, settings: Mapping[str, Any]) -> Any:
+        """The batch with the rows that are recorded; another object, of which the caller's knows nothing."""
         real = self._answers(batch)
         updates = len(real) // self._rows_per_update()
         ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1  # as verl's own balancing reads it
@@ -114,11 +118,11 @@ class RecordingTrainer(PPOTrainerSync):
         fields = TensorDict({ROW: torch.tensor(rows)}, batch_size=len(rows))
         batch = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
         batch.extra_info[SETTINGS] = {
-            "folder": str(folder),
+            "folder": str(settings["records_dir"]),
             "step": self.global_steps,
             "megabytes": float(settings.get("records_megabytes", 200)),
         }
-        return super()._update_actor(batch, metrics)
+        return batch
 
     def _rows_per_update(self) -> int:
         config = self.config.actor_rollout_ref
