@@ -51,7 +51,9 @@ def small_repository(
     paper = setting["paper"]
     shutil.copytree(PROJECT / "notebooks" / paper, root / "notebooks" / paper)
     raw["settings"] = {SETTING: raw["settings"][SETTING], name: setting}
-    raw["settings"][SETTING]["seeds"]["value"], setting["run"] = list(SEEDS), list(run)
+    setting["run"] = list(run)
+    for one in raw["settings"].values():
+        one["seeds"]["value"] = list(SEEDS)
     raw["analysis"][paper]["report"]["bootstrap"]["value"] = 100
     if change:
         change(setting, raw)

@@ -85,8 +85,11 @@ def test_what_our_trainers_say_of_corrections_has_the_local_engine_s_names():
     ]
     compute = compute_frame(steps, 4)
     assert compute["step"].tolist() == [1, 2, 3, 4]
-    assert compute["base_decode_tokens"].tolist() == [30, 60, 60, 90]  # of the third nothing is known
-    assert Ledger.from_dict(table_of(dict(compute.iloc[-1])))["correction", "decode"].tokens == 21
+    assert compute["base_decode_tokens"].tolist() == [30, 60, 90, 120]  # the third is lost: as its neighbours
+    assert Ledger.from_dict(table_of(dict(compute.iloc[-1])))["correction", "decode"].tokens == 28
+    counted["rlvr/compute/base_decode_tokens"] = 60.0
+    last = {1: values(1), 3: values(3, **counted)}  # steps without corrections say nothing of them
+    assert compute_frame(last, 3)["base_decode_tokens"].tolist() == [60, 120, 180]
     assert compute_frame({1: values(1)}, 1) is None
 
 

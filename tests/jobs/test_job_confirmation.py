@@ -81,30 +81,30 @@ def test_open_runs_are_those_without_their_last_checkpoint(tmp_path):
 def test_a_whole_graph_wants_the_hours_of_the_plan(tmp_path):
     file = experiments()
     total = sum(3 * plan(file.get(name)).gpu_hours[1] for name in file.names if not file.get(name).needs)
-    assert 1425 < total < 1426
+    assert 1385 < total < 1386
     with pytest.raises(ValueError) as refused:
         check_whole_graph(file, {}, tmp_path)
     lines = str(refused.value).splitlines()
     assert (
-        lines[0] == "the graph of one_gpu launches 138 trainings, up to 1,426 GPU-hours; nothing was launched"
+        lines[0] == "the graph of one_gpu launches 138 trainings, up to 1,386 GPU-hours; nothing was launched"
     )
     assert [line.split(":", 1)[1].strip() for line in lines[1:]] == [
         "make plan SCALE=one_gpu",
         f"dvc repro {ONE_GPU}:train@nfpo-0.6b-grpo-0",
         "the same with merge@, evaluate@",
-        "make repro SCALE=one_gpu CONFIRM_GPU_HOURS=1426",
+        "make repro SCALE=one_gpu CONFIRM_GPU_HOURS=1386",
     ]
-    for given in ("1425", "0", "-1", " ", "nan"):
+    for given in ("1385", "0", "-1", " ", "nan"):
         with pytest.raises(ValueError, match="nothing was launched"):
             check_whole_graph(file, {"CONFIRM_GPU_HOURS": given}, tmp_path)
     with pytest.raises(ValueError, match="CONFIRM_GPU_HOURS='yes': allowed is a number"):
         check_whole_graph(file, {"CONFIRM_GPU_HOURS": "yes"}, tmp_path)
-    assert "confirmed by CONFIRM_GPU_HOURS=1426" in check_whole_graph(
-        file, {"CONFIRM_GPU_HOURS": "1426"}, tmp_path
+    assert "confirmed by CONFIRM_GPU_HOURS=1386" in check_whole_graph(
+        file, {"CONFIRM_GPU_HOURS": "1386"}, tmp_path
     )
     for seed in (0, 1, 2):
         save_last_checkpoint("nfpo-0.6b-nfpo", seed, tmp_path)
-    with pytest.raises(ValueError, match=r"launches 135 trainings, up to 1,388 GPU-hours"):
+    with pytest.raises(ValueError, match=r"launches 135 trainings, up to 1,348 GPU-hours"):
         check_whole_graph(file, {}, tmp_path)
 
 
@@ -146,7 +146,7 @@ def test_what_may_not_start_says_why(tmp_path, name, message):
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-@pytest.mark.parametrize(("hours", "launched"), [(None, False), ("1425", False), ("1426", True)])
+@pytest.mark.parametrize(("hours", "launched"), [(None, False), ("1385", False), ("1386", True)])
 def test_make_repro_refuses(tmp_path, monkeypatch, hours, launched):
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)

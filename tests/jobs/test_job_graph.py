@@ -157,9 +157,9 @@ def test_a_learning_rate_of_one_arm_changes_its_training_and_the_comparison(tmp_
 
 def test_a_learning_rate_of_a_setting_changes_its_trainings_alone(tmp_path):
     file = changed(tmp_path, "lr: {value: 1.0e-6, source: release}", "lr: {value: 2.0e-6, source: release}")
-    of = [name for name in file.names if not file.get(name).needs and not name.startswith("ibpo")]
-    assert len(of) == 28  # mpo-0.6b takes it from nfpo-0.6b, ibpo-0.6b has its own
-    assert differing(tmp_path, file) == {COMPARED, "mpo-0.6b.json", *(f"{name}/training.json" for name in of)}
+    of = [name for name in file.names if not file.get(name).needs and name.startswith("nfpo")]
+    assert len(of) == 15  # the other papers' settings have their own
+    assert differing(tmp_path, file) == {COMPARED, *(f"{name}/training.json" for name in of)}
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,14 @@ def test_a_learning_rate_of_a_setting_changes_its_trainings_alone(tmp_path):
         (
             'samples: {value: 8, source: "choice: a quarter',
             'samples: {value: 16, source: "choice: a quarter',
-            r"(nfpo|ibpo)-.*/evaluation-s[012]\.yaml|ibpo-0.6b-base\.json",
+            r"nfpo-.*/evaluation-s[012]\.yaml",
         ),
         ("mean_response_length: {value: [200, 500]", "mean_response_length: {value: [200, 600]", None),
-        ("seeds: {value: [0, 1, 2]", "seeds: {value: [0, 1, 2, 3]", r".*/(evaluation|revision)-s3\.\w+"),
+        (
+            'seeds: {value: [0, 1, 2], source: "choice: the text states',
+            'seeds: {value: [0, 1, 2, 3], source: "choice: the text states',
+            r"nfpo-.*/evaluation-s3\.yaml",
+        ),
     ],
 )
 def test_what_is_not_of_the_training_leaves_it_as_it_is(tmp_path, old, new, wanted):

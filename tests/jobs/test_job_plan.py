@@ -12,15 +12,19 @@ from rlvr.engines.jobs.hardware import CARDS, MODELS
 from rlvr.engines.jobs.plan import (
     HIGH,
     LOW,
+    PROMPT,
     corrections,
     plan,
     refusals,
+    step_flops,
     steps_at_equal_compute,
     survival,
     training_seconds,
     writing_seconds,
 )
 from rlvr.engines.jobs.sections import Expected
+from rlvr.engines.local.accounting import Compute, table_of
+from rlvr.evaluation.compute import Ledger, ModelShape
 
 PAPER = experiments("paper")
 STATED = [name for name in PAPER.names if PAPER.get(name).expected.stated_hours]
@@ -237,7 +241,8 @@ def test_corrections_are_written_and_trained_on_too():
 
 @pytest.mark.parametrize("scale", ["paper", "one_gpu"])
 def test_arms_of_ibpo_have_equal_planned_compute(scale):
-    """Writing and training of all steps, at the middle of the band, within half a step of GSPO's."""
+    """FLOPs of writing and training of all steps, at the middle of what is expected, within half a step of
+    GSPO's."""
     file = experiments(scale)
     names = [name for name in file.names if name.startswith("ibpo-")]
     arms = 0
@@ -247,12 +252,41 @@ def test_arms_of_ibpo_have_equal_planned_compute(scale):
             continue
         arms += 1
         assert experiment.update.steps == steps_at_equal_compute(experiment, gspo), name
-        step, of_gspo = (sum(plan(e).compute_seconds) / 2 for e in (experiment, gspo))
+        step, of_gspo = (sum(step_flops(e, which) for which in (0, 1)) / 2 for e in (experiment, gspo))
         assert abs(experiment.update.steps * step - gspo.update.steps * of_gspo) <= step / 2, name
     assert arms == {"paper": 21, "one_gpu": 17}[scale]
 
 
-def test_steps_at_equal_compute_by_hand():
+def test_flops_of_a_step_are_those_of_the_ledger():
+    """A step of expected sizes, counted as a job's trainer counts it, sequence by sequence."""
+    experiment = experiments("one_gpu").get("ibpo-0.6b-ibpo")
+    known, rollout = MODELS[experiment.model], experiment.rollout
+    shape = ModelShape(known.parameters, known.layers, known.heads, known.head_dim)
+    for which in (0, 1):
+        mean = experiment.expected.mean_response_length[which]
+        responses = rollout.prompts_per_step * rollout.responses_per_prompt
+        targets = experiment.expected.wrong_share[which] * responses
+        long = min(PROMPT + 2 * mean, experiment.data.max_correction_prompt_length)
+        counts = Compute()
+        counts.add("base", "prefill", [PROMPT] * rollout.prompts_per_step)
+        counts.add("base", "decode", [mean] * responses, [PROMPT] * responses)
+        for activity in ("score", "train"):
+            counts.add("base", activity, [PROMPT + mean] * responses)
+        found = Ledger.from_dict(table_of(counts.row(0))).flops(shape)
+        corrections = Compute()  # of one wrong response; their number need not be whole
+        corrections.add("correction", "prefill", [long])
+        corrections.add("correction", "decode", [mean] * 4, [long] * 4)
+        for activity in ("score", "train"):
+            corrections.add("correction", activity, [long + mean] * 4)
+        found += targets * Ledger.from_dict(table_of(corrections.row(0))).flops(shape)
+        assert step_flops(experiment, which) == pytest.approx(found, rel=1e-9)
+    alone = experiments("one_gpu").get(
+        "ibpo-0.6b-shaping_only"
+    )  # its corrections are written, not trained on
+    assert step_flops(alone, 0) < 0.6 * step_flops(experiment, 0)
+
+
+def test_seconds_of_a_step_without_what_is_around_it():
     """What is around a step does not count: a constant, and weights and offloaded state over the bus."""
     experiment = experiments("one_gpu").get("ibpo-0.6b-gspo")
     found = plan(experiment)
