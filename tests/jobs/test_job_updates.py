@@ -58,6 +58,13 @@ def test_ranks_count_by_their_tokens():
     assert one["mtp_rank_2"] == 2.0  # of the rank whose responses were long enough
 
 
+def test_a_rank_without_tokens_says_nothing():
+    full = row(3, 0.3, [1.0, 2.0, 3.0])
+    empty = full | {"metrics": dict.fromkeys(full["metrics"]) | {"tokens": 0}, "parts": {}}
+    assert merged([empty, row(3, 0.3, [1.0, 2.0, 3.0])])["clip_fraction"] == pytest.approx(0.3)
+    assert merged([row(3, 0.3, [1.0, 2.0, 3.0]), empty])["tokens"] == 3
+
+
 def test_what_is_not_a_number_is_missing_and_not_invented():
     broken = row(2, None, [1.0, 2.0])
     broken["parts"]["token_ratio_variance"][1] = None

@@ -57,7 +57,7 @@ def test_what_a_job_did_not_say_is_not_measured(given):
     costs = job_costs(STUDY, ["ppo", "mpo"])
     assert over(costs, "mpo", "ppo", "memory", 0.95) is None
     table = method_table(costs, ["ppo", "mpo"], "ppo", 0.95)
-    assert table.loc["PPO", "memory of a GPU, GB"] is NOT_MEASURED
+    assert table.loc["PPO", "memory of the first GPU, GB"] is NOT_MEASURED
     assert table.loc["MPO", "memory over GRPO's"] is NOT_MEASURED
     assert table.loc["MPO", "time over GRPO's"].value == pytest.approx(2.0)
     with pytest.raises(ValueError, match=r"costs hold no row of arm 'dapo'; there are \['mpo', 'ppo'\]"):

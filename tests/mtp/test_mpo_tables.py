@@ -141,6 +141,15 @@ def test_groups_of_arms_are_compared_by_seed():
         group_difference(samples(), ("mpo",), ("gspo",), 0.95)
 
 
+def test_groups_are_paired_by_problem():
+    """What is undecided of one arm is left out of the others, too, and makes no gap between equal arms."""
+    frame = samples({"ppo": 0.6, "mpo": 0.6, "mpo_s10": 0.6})
+    wrong = (frame["arm"] != "ppo") & (frame["arm"] != "base") & ~frame["correct"]
+    frame["correct"] = frame["correct"].astype("boolean")
+    frame.loc[wrong, "correct"] = pd.NA
+    assert group_difference(frame, ("mpo", "mpo_s10"), ("ppo",), 0.95).value == pytest.approx(0)
+
+
 def test_value_heads():
     table = head_table(samples(), {2: ("mpo_k2", "ppo")}, 0.95)
     assert table["K"].tolist() == ["2"] and table["difference"][0].value == pytest.approx(0.2)

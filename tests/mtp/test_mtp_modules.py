@@ -152,7 +152,8 @@ def test_a_chained_module_starts_on_the_normed_hidden_state_alone():
     hidden, ahead = torch.randn(2, 5, 16, dtype=torch.float64), torch.randn(2, 5, 16, dtype=torch.float64)
     eps = model.config.rms_norm_eps
     expected = hidden / (hidden.square().mean(-1, keepdim=True) + eps).sqrt()
-    torch.testing.assert_close(join(hidden, ahead), expected)
+    # transformers' norm is computed in float32, whatever goes in
+    torch.testing.assert_close(join(hidden, ahead), expected, rtol=1e-6, atol=1e-6)
     (grad,) = torch.autograd.grad(join(hidden, ahead).sum(), join.proj.weight)
     assert grad[:, 16:].abs().min() > 0, "the embedding's half is 0 at the start and learns at once"
 

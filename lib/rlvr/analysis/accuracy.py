@@ -96,6 +96,16 @@ def gain(samples: pd.DataFrame, base: pd.DataFrame, confidence: float) -> Estima
 def seed_difference(samples: pd.DataFrame, a: str, b: str, lag: int, confidence: float) -> Estimate:
     """Mean over seeds of ``a - b``, paired by seed (same training problems) and by problem; every benchmark
     counts once."""
+    found = difference_by_seed(samples, a, b, lag)
+    return seed_interval(found.to_numpy(), found.index.tolist(), confidence=confidence)
+
+
+def difference_by_seed(samples: pd.DataFrame, a: str, b: str, lag: int) -> pd.Series:
+    """``a - b`` of every seed of ``a``, as :func:`seed_difference` takes it.
+
+    Raises:
+        ValueError: other problems.
+    """
     benchmark_of = samples.drop_duplicates("problem").set_index("problem")["benchmark"]
     differences, seeds = [], []
     for seed in seeds_of(select(samples, a, lag)):
@@ -105,7 +115,7 @@ def seed_difference(samples: pd.DataFrame, a: str, b: str, lag: int, confidence:
         by_benchmark = (first - second).groupby(benchmark_of[first.index].to_numpy())
         differences.append(float(np.mean([part.mean() for _, part in by_benchmark])))
         seeds.append(seed)
-    return seed_interval(differences, seeds, confidence=confidence)
+    return pd.Series(differences, index=seeds)
 
 
 def accuracy_frame(

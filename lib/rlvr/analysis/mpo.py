@@ -103,6 +103,12 @@ def arm_label(scale: Study | Scale, arm: str) -> str:
     return text + (", modules not trained" if own.train == "none" else "")
 
 
+def samples_text(scale: Study | Scale) -> str:
+    """``4 samples``, or how the one of a greedy evaluation is called."""
+    count, greedy = scale.evaluate.samples, scale.evaluate.temperature == 0
+    return f"{count} {'greedy ' if greedy else ''}sample{'' if count == 1 else 's'}"
+
+
 def load_part(scale: Scale, part: str) -> Scale:
     """The scale file of a part of the paper, which lies one folder below the paper's own."""
     return load_scale(Path(scale.scale_file).parent / part / "params.yaml")

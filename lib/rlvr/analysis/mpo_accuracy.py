@@ -8,7 +8,15 @@ import numpy as np
 import pandas as pd
 
 from rlvr.analysis.ablations import differences, final_accuracy
-from rlvr.analysis.accuracy import gain, pass1, pass1_by_seed, seed_difference, seeds_of, select
+from rlvr.analysis.accuracy import (
+    difference_by_seed,
+    gain,
+    pass1,
+    pass1_by_seed,
+    seed_difference,
+    seeds_of,
+    select,
+)
 from rlvr.analysis.held_out_sets import with_sets
 from rlvr.analysis.mpo import CONTROL, FULL, STILL, setting_of
 from rlvr.analysis.mpo_training import explained_variance, warm_up_tokens
@@ -130,7 +138,8 @@ def final_estimates(samples: pd.DataFrame, arms: Sequence[str], confidence: floa
 def group_difference(
     samples: pd.DataFrame, first: Sequence[str], second: Sequence[str], confidence: float
 ) -> Estimate:
-    """Mean pass@1 of some arms minus that of others: per seed, then Student's t over seeds.
+    """Mean pass@1 of some arms minus that of others, every pair of them paired by problem: per seed, then
+    Student's t over seeds.
 
     Raises:
         ValueError: an arm without samples, or arms with other seeds than the rest.
@@ -138,11 +147,8 @@ def group_difference(
     seeds = {arm: seeds_of(select(samples, arm, 0)) for arm in (*first, *second)}
     if not all(seeds.values()) or len(set(seeds.values())) > 1:
         raise ValueError(f"arms have seeds {seeds}: allowed are arms with samples, all with the same seeds")
-    means = [
-        np.mean([pass1_by_seed(select(samples, arm, 0)).to_numpy() for arm in arms], axis=0)
-        for arms in (first, second)
-    ]
-    return seed_interval(means[0] - means[1], next(iter(seeds.values())), confidence=confidence)
+    each = [difference_by_seed(samples, a, b, 0).to_numpy() for a in first for b in second]
+    return seed_interval(np.mean(each, axis=0), next(iter(seeds.values())), confidence=confidence)
 
 
 def head_table(samples: pd.DataFrame, arms: Mapping[int, tuple[str, str]], confidence: float) -> pd.DataFrame:

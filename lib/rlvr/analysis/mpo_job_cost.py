@@ -1,7 +1,8 @@
 """What the steps of MPO's jobs cost beside their baselines', by their own metrics (MPO, Tables 2 and 3).
 
 The local engine's steps are measured one after the other on a quiet machine (:mod:`rlvr.analysis.mpo_cost`);
-a job says how long each of its steps took where it ran, and the most memory that it held on a GPU so far.
+a job says how long each of its steps took where it ran, and the most memory that torch held on its first GPU
+so far. Both depend on how an arm was laid out, too (:func:`layout`): arms are compared where they were alike.
 """
 
 from __future__ import annotations
@@ -16,16 +17,36 @@ from rlvr.evaluation import Estimate, geometric_seed_interval, seed_interval
 from rlvr.evaluation.inputs import check_frame
 from rlvr.reporting.cells import NOT_MEASURED
 from rlvr.reporting.style import objective_label
+from rlvr.storage import read_json
 
 #: Column of :func:`job_costs` -> metric of a run.
 METRICS = {"step": "timing_s/step", "memory": "perf/max_memory_allocated_gb"}
 #: Times and memory that the two tables compare.
 _OVER = (("memory", "memory"), ("time", "step"))
+#: Of an update, what moves time and memory and nothing that is learned.
+LAYOUT = ("tokens_per_gpu", "sequence_parallel", "offload")
+
+
+def layout(study: Study, arm: str) -> dict[str, object]:
+    """What moves time and memory of an arm's jobs beside its method, as its first run says."""
+    asked = read_json(study.run_folder(arm, study.seeds_of(arm)[0], 0) / "config.json")["experiment"]
+    return {name: asked["update"][name] for name in LAYOUT} | asked["hardware"]
+
+
+def layout_text(study: Study, arms: Iterable[str]) -> str:
+    """A sentence on what was laid out otherwise than the first of ``arms``; empty where all are alike."""
+    reference, *others = arms
+    first, told = layout(study, reference), []
+    for arm in others:
+        differing = {name: v for name, v in layout(study, arm).items() if v != first[name]}
+        if differing:
+            told.append(f"{arm} has {', '.join(f'{name}={v}' for name, v in differing.items())}")
+    return f"Laid out otherwise than {reference}: {'; '.join(told)}." if told else ""
 
 
 def job_costs(study: Study, arms: Iterable[str]) -> pd.DataFrame:
     """One row per arm and training seed: ``arm``, ``seed``, ``step``, the median seconds of a step, and
-    ``memory``, the largest of its steps in GB a GPU; NaN where a job did not say.
+    ``memory``, the largest of its steps in GB, of the first GPU; NaN where a job did not say.
 
     A median, since some steps also validate or save, and the first one starts the engines.
     """
@@ -45,7 +66,8 @@ def over(costs: pd.DataFrame, arm: str, other: str, column: str, confidence: flo
 
 
 def method_table(costs: pd.DataFrame, arms: Sequence[str], reference: str, confidence: float) -> pd.DataFrame:
-    """One row per arm (the index): memory in GB a GPU, seconds of a step, and both over ``reference``'s."""
+    """One row per arm (the index): memory of the first GPU in GB, seconds of a step, and both over those of
+    ``reference``."""
     rows = {}
     for arm in arms:
         row = _measured(costs, arm, confidence)
@@ -71,7 +93,7 @@ def block_table(costs: pd.DataFrame, by_block: Mapping[int, str], confidence: fl
 
 def _measured(costs: pd.DataFrame, arm: str, confidence: float) -> dict[str, object]:
     cells: dict[str, object] = {}
-    for name, column in (("memory of a GPU, GB", "memory"), ("seconds per step", "step")):
+    for name, column in (("memory of the first GPU, GB", "memory"), ("seconds per step", "step")):
         values = _column(costs, arm, column)
         known = values.notna().all()
         cells[name] = seed_interval(values, confidence=confidence) if known else NOT_MEASURED

@@ -10,6 +10,7 @@ import pandas as pd
 from rlvr import objectives
 from rlvr.analysis.bootstrapping import bias_by_horizon, decay_table, examples
 from rlvr.analysis.dataset_statistics import MPO_SETS, AnyProblem, describe_problems
+from rlvr.analysis.mpo import samples_text
 from rlvr.config import Scale
 from rlvr.problems import get_task
 from rlvr.reporting.cells import NOT_MEASURED, Exact, Stated
@@ -86,7 +87,7 @@ def settings_table(scale: Study | Scale) -> pd.DataFrame:
         "updates per step": train.minibatches,
         "longest response, tokens": train.max_new_tokens,
         "learning rate": train.lr,
-        "metric": f"pass@1, {scale.evaluate.samples} samples",
+        "metric": f"pass@1, {samples_text(scale)}",
     } | (_of_embedded(scale) if isinstance(scale, Scale) else _of_models(scale))
     rows = [
         {
@@ -116,9 +117,9 @@ def _of_models(study: Study) -> dict[str, str]:
     hardware, data = asked["hardware"], study.problems
     return {
         "model": study.model,
-        "training problems": f"{data.train}, level {', '.join(map(str, data.levels))}"
-        if data.levels
-        else data.train,
+        "training problems": data.train
+        + (f", level {', '.join(map(str, data.levels))}" if data.levels else "")
+        + (f", part {data.split}" if data.split else ""),
         "answer": f"as the prompt `{data.prompt_style}` asks"
         if data.prompt_style
         else "as its benchmark's prompt asks",

@@ -59,10 +59,12 @@ def clipped_updates(scale: Study | Scale, arm: str, confidence: float) -> tuple[
     a share that is at least as large.
     """
     clip = scale.train.grad_clip
-    if (scale.run_folder(arm, scale.seeds_of(arm)[0], 0) / UPDATES_FILE).is_file():
+    files = [scale.run_folder(arm, seed, 0) / UPDATES_FILE for seed in scale.seeds_of(arm)]
+    if all(file.is_file() for file in files):
         rows, column, unit = _updates(scale, arm), "grad_norm", "updates"
     else:
         rows, column, unit = load_metrics(scale, [arm]).dropna(subset=["loss"]), "grad_norm_max", "steps"
+    rows = rows.dropna(subset=[column])  # of an update whose norm was not finite nobody knows
     return seed_interval((rows[column] > clip).groupby(rows["seed"]).mean(), confidence=confidence), unit
 
 

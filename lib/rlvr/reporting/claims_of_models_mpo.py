@@ -75,9 +75,10 @@ MPO_OF_MODELS = (
         _OWN["mpo-c6"],
         test=f"""
             MPO (K = 5, with critic) over GRPO (groups of 4), at the same number of responses a step and on
-            the same GPUs: the most memory that a job held on a GPU ({OVER_SEEDS} of the logs), 'about as
-            much' meaning at most 1.1 times; and the median time of a job's step, 'about 30 % faster' meaning
-            at most 0.8 times. Supported if both hold, contradicted if one is excluded, else open.
+            the same GPUs: the most memory that torch held on the first of them ({OVER_SEEDS} of the
+            logs), 'about as much' meaning at most 1.1 times; and the median time of a job's step, 'about 30 %
+            faster' meaning at most 0.8 times. Supported if both hold, contradicted if one is excluded, else
+            open.
         """,
         caveat="""
             Memory is what torch held allocated in the training's process, without the sampler's own. The

@@ -53,11 +53,12 @@ def merged(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     alike (``shared``).
 
     Metrics are merged as :func:`rlvr.registry.merge_metrics` does: sums, maxima, means weighted by tokens.
-    A number that was not finite is missing, and so is what needs it.
+    A number that was not finite is missing, and so is what needs it; a rank without tokens says nothing.
     """
     rows = list(rows)
-    known = [name for name in rows[0]["metrics"] if all(_finite(row["metrics"].get(name)) for row in rows)]
-    found = merge_metrics([{name: row["metrics"][name] for name in known} for row in rows])
+    said = [row["metrics"] for row in rows if row["metrics"].get("tokens")] or [rows[0]["metrics"]]
+    known = [name for name in said[0] if all(_finite(metrics.get(name)) for metrics in said)]
+    found = merge_metrics([{name: metrics[name] for name in known} for metrics in said])
     by_name: dict[str, list[Part]] = defaultdict(list)
     for row in rows:
         for name, part in row["parts"].items():
