@@ -12,12 +12,11 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from rlvr.engines.jobs.evaluation import evaluation_path, evaluation_settings
+from rlvr.engines.jobs.evaluation import REVISED, evaluation_path, evaluation_settings
 from rlvr.engines.jobs.experiments import Experiment, Experiments
 from rlvr.storage import atomic_dir, write_json, write_text
 
 PAPERS = ("nfpo", "ibpo", "mpo")
-REVISED = {"ibpo": "gspo"}  # paper: arm whose samples are revised at test time
 #: Of an experiment, what changes neither the job nor what it is trained on.
 BESIDE_THE_JOB = {"paper", "needs", "seeds", "evaluation", "expected"}
 
@@ -39,7 +38,12 @@ def analysed(file: Experiments, paper: str | None = None) -> list[str]:
 
 def revised(file: Experiments) -> list[Experiment]:
     """Experiments whose samples are revised at test time."""
-    return [file.get(f"{name}-{arm}") for paper, arm in REVISED.items() for name in analysed(file, paper)]
+    return [
+        file.get(f"{name}-{arm}")
+        for paper, methods in REVISED.items()
+        for name in analysed(file, paper)
+        for arm in methods.values()
+    ]
 
 
 def settings_files(experiment: Experiment) -> dict[str, Any]:
@@ -53,7 +57,7 @@ def settings_files(experiment: Experiment) -> dict[str, Any]:
     }
     for seed in experiment.seeds:
         files[evaluation_path(experiment, seed).name] = evaluation_settings(experiment, seed)
-        if experiment.name.endswith(f"-{REVISED.get(experiment.paper)}"):
+        if experiment.name.rpartition("-")[2] in REVISED.get(experiment.paper, {}).values():
             files[f"revision-s{seed}.json"] = revision_settings(experiment, seed)
     return files
 
@@ -78,10 +82,7 @@ def write_settings(file: Experiments, out: Path) -> None:
         for experiment in runnable(file):
             for name, values in settings_files(experiment).items():
                 path = partial / experiment.name / name
-                if path.suffix == ".json":
-                    write_json(path, values)
-                    continue
-                _write_yaml(path, values)
+                (write_json if path.suffix == ".json" else _write_yaml)(path, values)
 
 
 def revision_settings(experiment: Experiment, seed: int) -> dict[str, Any]:

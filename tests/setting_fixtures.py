@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import numpy as np
 import pandas as pd
+import pytest
 from notebook_factory import PROJECT, repository
 from ruamel.yaml import YAML
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from pipelines.stage import main
 from rlvr.config import load_yaml
 from rlvr.engines.jobs.collect import metrics_frame, with_trace, write_run
 from rlvr.engines.jobs.evaluation import model_folder
 from rlvr.engines.jobs.experiments import Experiment, Experiments, load_experiments
 from rlvr.evaluation.samples import conform
+from rlvr.reporting.bundle import load_bundles
 
 SCALE, SETTING = "one_gpu", "nfpo-0.6b"
 FILE = f"pipelines/scales/{SCALE}/experiments.yaml"
@@ -83,6 +89,43 @@ def write_runs(
         for seed in seeds:
             write_training(experiment, seed, root, tokenizer if records else None)
             write_evaluation(experiment, seed, root)
+
+
+def run_stage(
+    root: Path, notebook: str, setting: str, monkeypatch: pytest.MonkeyPatch, *extra: str
+) -> tuple[int, Path]:
+    """(exit code, folder) of the stage ``<paper>/<name>``, called as the graph calls it."""
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("PYTHONPATH", f"{PROJECT / 'lib'}{os.pathsep}{PROJECT}")
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    paper, name = notebook.split("/")
+    out = f"runs/{SCALE}/{paper}/{setting}/{name}"
+    words = [f"notebooks/{notebook}.ipynb", "--out", out, "-p", "params_file", FILE, "-p", "setting", setting]
+    return main([*words, *extra]), root / out
+
+
+def render(
+    root: Path, notebook: str, setting: str, monkeypatch: pytest.MonkeyPatch, *extra: str
+) -> tuple[dict, dict, str]:
+    """(bundles, claims, what the notebook printed) of a stage that must succeed."""
+    status, out = run_stage(root, notebook, setting, monkeypatch, *extra)
+    assert status == 0
+    bundles, claims = load_bundles([out])
+    assert all(bundle.meta.scale == f"{SCALE}/{setting}" for bundle in bundles.values())
+    assert all(set(bundle.meta.seeds) <= set(SEEDS) for bundle in bundles.values())
+    (book,) = out.glob("*.ipynb")
+    outputs = [o for c in nbformat.read(book, as_version=4).cells for o in c.get("outputs", [])]
+    return bundles, claims, "".join(o.text for o in outputs if o.output_type == "stream")
+
+
+@contextmanager
+def without(path: Path) -> Iterator[None]:
+    """As if this file or folder of the runs were not there."""
+    moved = path.rename(path.with_name(f"{path.name}.away"))
+    try:
+        yield
+    finally:
+        moved.rename(path)
 
 
 def small_tokenizer() -> PreTrainedTokenizerFast:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import os
-
-import nbformat
 import pandas as pd
 import pytest
-from notebook_factory import PROJECT
-from setting_fixtures import FILE, SEEDS, SETTING, run_folder, samples_file, small_repository, write_runs
+from setting_fixtures import (
+    SETTING,
+    render,
+    run_folder,
+    run_stage,
+    samples_file,
+    small_repository,
+    without,
+    write_runs,
+)
 
-from pipelines.stage import main
-from rlvr.reporting.bundle import load_bundles
 from rlvr.reporting.claims_of_models import REASONING_PART
 
 pytestmark = pytest.mark.slow
@@ -25,40 +28,8 @@ def root(tmp_path_factory):
     return folder
 
 
-def stage(root, name, monkeypatch, *extra):
-    """(exit code, folder) of the stage, called as the graph calls it."""
-    monkeypatch.chdir(root)
-    monkeypatch.setenv("PYTHONPATH", f"{PROJECT / 'lib'}{os.pathsep}{PROJECT}")
-    monkeypatch.delenv("DVC_STAGE", raising=False)
-    out = f"runs/one_gpu/nfpo/{SETTING}/{name}"
-    words = [
-        f"notebooks/nfpo/{name}.ipynb",
-        "--out",
-        out,
-        "-p",
-        "params_file",
-        FILE,
-        "-p",
-        "setting",
-        SETTING,
-    ]
-    return main([*words, *extra]), root / out
-
-
-def render(root, name, monkeypatch, *extra):
-    """(bundles, claims, what the notebook printed) of a stage that must succeed."""
-    status, out = stage(root, name, monkeypatch, *extra)
-    assert status == 0
-    bundles, claims = load_bundles([out])
-    assert all(bundle.meta.scale == f"one_gpu/{SETTING}" for bundle in bundles.values())
-    assert all(set(bundle.meta.seeds) <= set(SEEDS) for bundle in bundles.values())
-    (book,) = out.glob("*.ipynb")
-    outputs = [o for c in nbformat.read(book, as_version=4).cells for o in c.get("outputs", [])]
-    return bundles, claims, "".join(o.text for o in outputs if o.output_type == "stream")
-
-
 def test_training(root, monkeypatch):
-    bundles, claims, printed = render(root, "training", monkeypatch)
+    bundles, claims, printed = render(root, "nfpo/training", SETTING, monkeypatch)
     assert set(bundles) == {"nfpo-figTrain", "nfpo-tabC1"} and not claims
     assert "6 runs of 200 steps" in printed
     data = pd.read_csv(bundles["nfpo-figTrain"].folder / "data.csv")
@@ -70,7 +41,7 @@ def test_training(root, monkeypatch):
 
 
 def test_accuracy(root, monkeypatch):
-    bundles, claims, printed = render(root, "accuracy", monkeypatch)
+    bundles, claims, printed = render(root, "nfpo/accuracy", SETTING, monkeypatch)
     assert set(bundles) == {"nfpo-tab1", "nfpo-x2", "nfpo-x3"} and set(claims) == {"nfpo-c2"}
     assert "sets: amc23, math500, minerva_math" in printed and "6 policies on 24 held-out problems" in printed
     table = bundles["nfpo-tab1"].table
@@ -88,7 +59,7 @@ def test_accuracy(root, monkeypatch):
 
 
 def test_dynamics(root, monkeypatch):
-    bundles, claims, _ = render(root, "dynamics", monkeypatch)
+    bundles, claims, _ = render(root, "nfpo/dynamics", SETTING, monkeypatch)
     assert set(bundles) == {"nfpo-tab2", "nfpo-tabD1", "nfpo-fig3", "nfpo-x5", "nfpo-caseD3"}
     assert set(claims) == {"nfpo-c3", "nfpo-c4"}
     rows = [row[0] for row in bundles["nfpo-tab2"].table.rows]
@@ -102,7 +73,7 @@ def test_dynamics(root, monkeypatch):
 
 
 def test_ablations(root, monkeypatch):
-    bundles, claims, printed = render(root, "ablations", monkeypatch)
+    bundles, claims, printed = render(root, "nfpo/ablations", SETTING, monkeypatch)
     assert set(bundles) == {"nfpo-fig4", "nfpo-fig5", "nfpo-figA1", "nfpo-x9"}
     assert set(claims) == {"nfpo-c5", "nfpo-c9"}  # the arms of the others were not all run
     assert "nfpo_recompute_trace is left out: verl cannot run it yet" in printed
@@ -122,11 +93,8 @@ def test_ablations(root, monkeypatch):
 
 def test_a_missing_seed_ends_the_stage_with_the_command(root, monkeypatch, capfd):
     path = samples_file(root, "grpo", 1)
-    moved = path.rename(path.with_suffix(".away"))
-    try:
-        status, _ = stage(root, "accuracy", monkeypatch)
-    finally:
-        moved.rename(path)
+    with without(path):
+        status, _ = run_stage(root, "nfpo/accuracy", SETTING, monkeypatch)
     assert status == 1
     said = capfd.readouterr().err
     assert "nfpo-0.6b-grpo/seed1/samples.parquet does not exist" in said
@@ -147,12 +115,12 @@ def without_records(tmp_path_factory):
 
 
 def test_without_records_what_needs_none_is_rendered(without_records, monkeypatch):
-    bundles, claims, printed = render(without_records, "ablations", monkeypatch)
+    bundles, claims, printed = render(without_records, "nfpo/ablations", SETTING, monkeypatch)
     assert set(bundles) == {"nfpo-fig5", "nfpo-figA1"} and set(claims) == {"nfpo-c9"}
     assert "settings.nfpo-0.6b.records.responses is 0: none are kept" in printed
     assert "no table of presets: there are no records" in printed
 
 
 def test_without_records_there_are_no_dynamics(without_records, monkeypatch, capfd):
-    assert stage(without_records, "dynamics", monkeypatch)[0] == 1
+    assert run_stage(without_records, "nfpo/dynamics", SETTING, monkeypatch)[0] == 1
     assert "the training of 'nfpo' kept no records" in capfd.readouterr().err

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
-import nbformat
 import pandas as pd
 import pytest
-from notebook_factory import PROJECT
-from setting_fixtures import FILE, SEEDS, samples_file, small_repository
+from setting_fixtures import (
+    render,
+    run_stage,
+    samples_file,
+    small_repository,
+    without,
+)
 from setting_fixtures_ibpo import ABLATIONS, ARMS, RUN, SETTING, write_runs
-
-from pipelines.stage import main
-from rlvr.reporting.bundle import load_bundles
 
 pytestmark = pytest.mark.slow
 
@@ -25,40 +24,8 @@ def root(tmp_path_factory):
     return folder
 
 
-def stage(root, name, monkeypatch):
-    """(exit code, folder) of the stage, called as the graph calls it."""
-    monkeypatch.chdir(root)
-    monkeypatch.setenv("PYTHONPATH", f"{PROJECT / 'lib'}{os.pathsep}{PROJECT}")
-    monkeypatch.delenv("DVC_STAGE", raising=False)
-    out = f"runs/one_gpu/ibpo/{SETTING}/{name}"
-    words = [
-        f"notebooks/ibpo/{name}.ipynb",
-        "--out",
-        out,
-        "-p",
-        "params_file",
-        FILE,
-        "-p",
-        "setting",
-        SETTING,
-    ]
-    return main(words), root / out
-
-
-def render(root, name, monkeypatch):
-    """(bundles, claims, what the notebook printed) of a stage that must succeed."""
-    status, out = stage(root, name, monkeypatch)
-    assert status == 0
-    bundles, claims = load_bundles([out])
-    assert all(bundle.meta.scale == f"one_gpu/{SETTING}" for bundle in bundles.values())
-    assert all(set(bundle.meta.seeds) <= set(SEEDS) for bundle in bundles.values())
-    (book,) = out.glob("*.ipynb")
-    outputs = [o for c in nbformat.read(book, as_version=4).cells for o in c.get("outputs", [])]
-    return bundles, claims, "".join(o.text for o in outputs if o.output_type == "stream")
-
-
 def test_models(root, monkeypatch):
-    bundles, claims, printed = render(root, "models", monkeypatch)
+    bundles, claims, printed = render(root, "ibpo/models", SETTING, monkeypatch)
     names = ("tab1", "x1", "x2", "x5", "fig3", "tab2", "figCorr")
     assert set(bundles) == {f"ibpo-{name}" for name in names}
     assert set(claims) == {"ibpo-c1", "ibpo-c2", "ibpo-c6", "ibpo-c7"}
@@ -95,7 +62,7 @@ def test_models(root, monkeypatch):
 
 
 def test_ablations(root, monkeypatch):
-    bundles, claims, printed = render(root, "model_ablations", monkeypatch)
+    bundles, claims, printed = render(root, "ibpo/model_ablations", SETTING, monkeypatch)
     assert set(bundles) == {"ibpo-tab3", "ibpo-tab4", "ibpo-tab5"}
     assert f"{len(ABLATIONS)} ablations, 2 seeds" in printed
     assert "alpha_70 is left out: it was not run: dvc repro pipelines/scales/one_gpu/dvc.yaml:" in printed
@@ -114,11 +81,8 @@ def test_ablations(root, monkeypatch):
 
 def test_without_revisions_the_row_is_left_out(root, monkeypatch):
     folder = root / f"runs/one_gpu/revise/{SETTING}-gspo/seed1"
-    away = folder.rename(folder.with_name("away"))
-    try:
-        bundles, claims, printed = render(root, "models", monkeypatch)
-    finally:
-        away.rename(folder)
+    with without(folder):
+        bundles, claims, printed = render(root, "ibpo/models", SETTING, monkeypatch)
     assert "GSPO with prompt" not in [row[0] for row in bundles["ibpo-tab1"].table.rows]
     command = f"dvc repro pipelines/scales/one_gpu/ibpo/dvc.yaml:revise@{SETTING}-gspo-1"
     assert f"GSPO with prompt is left out: samples of seed 1 are not revised: {command}" in printed
@@ -127,10 +91,7 @@ def test_without_revisions_the_row_is_left_out(root, monkeypatch):
 
 def test_without_the_untrained_model_the_stage_says_how_it_is_evaluated(root, monkeypatch, capfd):
     path = samples_file(root, "base", 0, SETTING).parent.with_name("samples.parquet")
-    moved = path.rename(path.with_suffix(".away"))
-    try:
-        status, _ = stage(root, "models", monkeypatch)
-    finally:
-        moved.rename(path)
+    with without(path):
+        status, _ = run_stage(root, "ibpo/models", SETTING, monkeypatch)
     assert status == 1
     assert f"dvc repro pipelines/scales/one_gpu/ibpo/dvc.yaml:base@{SETTING}" in capfd.readouterr().err

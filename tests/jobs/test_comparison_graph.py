@@ -104,7 +104,9 @@ def test_a_comparison_depends_on_the_runs_of_its_arms(scale):
 def test_tables_depend_on_the_runs_of_their_arms_and_of_the_untrained_model(scale, paper):
     file, listed = experiments(scale), load_yaml(ROOT / f"pipelines/scales/{scale}/jobs.yaml")
     assert listed["compared"][paper] and listed["ablated"][paper]
-    beside = {("evaluate", "base")} | {("revise", arm) for arm in {job_settings.REVISED.get(paper)} - {None}}
+    beside = {("evaluate", "base")} | {
+        ("revise", arm) for arm in job_settings.REVISED.get(paper, {}).values()
+    }
     for setting in listed["compared"][paper]:
         assert runs_of((paper, "tables"), setting) == both(file.analysis[paper].arms) | beside
         (made,) = STAGES[paper, "base"]["outs"]

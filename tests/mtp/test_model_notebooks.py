@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 
-import nbformat
 import pandas as pd
 import pytest
-from notebook_factory import PROJECT
-from setting_fixtures import FILE, SEEDS, run_folder, samples_file, small_repository
+from setting_fixtures import (
+    FILE,
+    SEEDS,
+    render,
+    run_folder,
+    run_stage,
+    samples_file,
+    small_repository,
+    without,
+)
 from setting_fixtures import SETTING as OF_NFPO
 from setting_fixtures_mpo import (
     ABLATIONS,
@@ -24,9 +30,7 @@ from setting_fixtures_mpo import (
     write_runs,
 )
 
-from pipelines.stage import main
 from rlvr.analysis.study import study_of
-from rlvr.reporting.bundle import load_bundles
 
 pytestmark = pytest.mark.slow
 
@@ -56,28 +60,6 @@ def partial(tmp_path_factory):
     return folder
 
 
-def stage(root, name, monkeypatch):
-    """(exit code, folder) of the stage, called as the graph calls it."""
-    monkeypatch.chdir(root)
-    monkeypatch.setenv("PYTHONPATH", f"{PROJECT / 'lib'}{os.pathsep}{PROJECT}")
-    monkeypatch.delenv("DVC_STAGE", raising=False)
-    out = f"runs/one_gpu/mpo/{SETTING}/{name}"
-    words = [f"notebooks/mpo/{name}.ipynb", "--out", out, "-p", "params_file", FILE, "-p", "setting", SETTING]
-    return main(words), root / out
-
-
-def render(root, name, monkeypatch):
-    """(bundles, claims, what the notebook printed) of a stage that must succeed."""
-    status, out = stage(root, name, monkeypatch)
-    assert status == 0
-    bundles, claims = load_bundles([out])
-    assert all(bundle.meta.scale == f"one_gpu/{SETTING}" for bundle in bundles.values())
-    assert all(set(bundle.meta.seeds) <= set(SEEDS) for bundle in bundles.values())
-    (book,) = out.glob("*.ipynb")
-    outputs = [o for c in nbformat.read(book, as_version=4).cells for o in c.get("outputs", [])]
-    return bundles, claims, "".join(o.text for o in outputs if o.output_type == "stream")
-
-
 def rows_of(bundle):
     return {row[0]: dict(zip(bundle.table.columns, row, strict=True)) for row in bundle.table.rows}
 
@@ -88,7 +70,7 @@ def numbers(frame, column):
 
 
 def test_models(root, monkeypatch):
-    bundles, claims, printed = render(root, "models", monkeypatch)
+    bundles, claims, printed = render(root, "mpo/models", SETTING, monkeypatch)
     assert set(bundles) == {"mpo-fig3", "mpo-tab3", "mpo-tab5"} and set(claims) == {"mpo-c1", "mpo-c6"}
     assert "ppo, grpo_4, dapo, mpo and the base model on amc23, math500, minerva_math, 2 seeds" in printed
     table = pd.read_csv(bundles["mpo-fig3"].folder / "table.csv")
@@ -113,7 +95,7 @@ def test_models(root, monkeypatch):
 
 
 def test_ablations(root, monkeypatch):
-    bundles, claims, printed = render(root, "model_ablations", monkeypatch)
+    bundles, claims, printed = render(root, "mpo/model_ablations", SETTING, monkeypatch)
     assert set(bundles) == {f"mpo-{name}" for name in ("fig4", "fig5", "fig6", "fig7", "tab2")}
     assert set(claims) == {"mpo-c2", "mpo-c3", "mpo-c4"}
     assert "mpo_d10_s10 is left out: it was not run: dvc repro pipelines/scales/one_gpu/dvc.yaml:" in printed
@@ -153,7 +135,7 @@ def test_arms_that_were_laid_out_otherwise_are_not_held_against_each_other(root,
     config["experiment"]["update"]["offload"] = False
     path.write_text(json.dumps(config))
     try:
-        bundles, claims, printed = render(root, "models", monkeypatch)
+        bundles, claims, printed = render(root, "mpo/models", SETTING, monkeypatch)
     finally:
         path.write_text(kept)
     assert set(claims) == {"mpo-c1"}
@@ -163,11 +145,8 @@ def test_arms_that_were_laid_out_otherwise_are_not_held_against_each_other(root,
 
 def test_without_the_updates_of_one_seed_its_steps_are_counted(root, monkeypatch):
     path = run_folder(root, "ppo", 1, SETTING) / "updates.parquet"
-    moved = path.rename(path.with_suffix(".away"))
-    try:
-        _, claims, _ = render(root, "models", monkeypatch)
-    finally:
-        moved.rename(path)
+    with without(path):
+        _, claims, _ = render(root, "mpo/models", SETTING, monkeypatch)
     assert re.search(r"PPO [^;]*\(steps, by their largest\)", claims["mpo-c1"].note)
 
 
@@ -180,11 +159,11 @@ def test_what_two_ranks_kept_is_what_was_put_in(root):
 
 
 def test_programs_and_no_ablation(partial, monkeypatch):
-    bundles, claims, _ = render(partial, "models", monkeypatch)
+    bundles, claims, _ = render(partial, "mpo/models", SETTING, monkeypatch)
     assert set(bundles) == {"mpo-tab1", "mpo-tab3", "mpo-tab5"} and set(claims) == {"mpo-c1", "mpo-c6"}
     assert claims["mpo-c1"].artifacts == ("mpo-tab1",)
     assert "(steps, by their largest)" in claims["mpo-c1"].note  # there are no updates
-    bundles, claims, printed = render(partial, "model_ablations", monkeypatch)
+    bundles, claims, printed = render(partial, "mpo/model_ablations", SETTING, monkeypatch)
     assert set(bundles) == {"mpo-fig5", "mpo-fig6", "mpo-tab2"} and not claims
     assert "mpo_k2 is left out: it was not run" in printed
     assert "no Figures 4 and 7, and no claims about them:" in printed and "kept no updates" in printed
@@ -193,11 +172,8 @@ def test_programs_and_no_ablation(partial, monkeypatch):
 
 def test_without_the_untrained_model_the_stage_says_how_it_is_evaluated(root, monkeypatch, capfd):
     path = samples_file(root, "base", 0, SETTING).parent.with_name("samples.parquet")
-    moved = path.rename(path.with_suffix(".away"))
-    try:
-        status, _ = stage(root, "models", monkeypatch)
-    finally:
-        moved.rename(path)
+    with without(path):
+        status, _ = run_stage(root, "mpo/models", SETTING, monkeypatch)
     assert status == 1
     assert f"dvc repro pipelines/scales/one_gpu/mpo/dvc.yaml:base@{SETTING}" in capfd.readouterr().err
 

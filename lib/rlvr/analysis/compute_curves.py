@@ -22,8 +22,7 @@ def model_shape(scale: Study | Scale) -> ModelShape:
     if isinstance(scale, Study) and not scale.embedded:
         from rlvr.engines.jobs.hardware import MODELS
 
-        known = MODELS[scale.model]
-        return ModelShape(known.active_parameters, known.layers, known.heads, known.head_dim)
+        return MODELS[scale.model].shape
     return ModelShape.of(SimpleNamespace(**read_json(scale.folder / "base/model/config.json")))
 
 

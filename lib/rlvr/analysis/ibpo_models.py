@@ -12,6 +12,7 @@ from rlvr.analysis.ibpo_scores import BEST_OF, LABELS, difference, score_frame
 from rlvr.analysis.study import Study
 from rlvr.evaluation import Estimate, seed_interval
 from rlvr.reporting.cells import NOT_MEASURED, Exact
+from rlvr.reporting.claims import DECLARED
 from rlvr.reporting.style import objective_label
 
 #: Method -> arm of whose samples the first that the grader passes is taken.
@@ -41,7 +42,7 @@ def success_or_not(metrics: pd.DataFrame, arm: str, confidence: float) -> dict[s
     try:
         return success_parts(success_by_fifths(metrics, arm), confidence)
     except (KeyError, ValueError):
-        return dict.fromkeys(("last fifth - first fifth", "lowest fifth", "highest fifth"), NOT_RUN)
+        return dict.fromkeys(DECLARED["ibpo-c6"].parts, NOT_RUN)
 
 
 def lost_steps(metrics: pd.DataFrame) -> int:

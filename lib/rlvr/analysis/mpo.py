@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlvr import objectives
 from rlvr.config import Scale, load_scale
+from rlvr.storage import read_json
 
 if TYPE_CHECKING:
     from rlvr.analysis.study import Study
@@ -107,6 +108,11 @@ def samples_text(scale: Study | Scale) -> str:
     """``4 samples``, or how the one of a greedy evaluation is called."""
     count, greedy = scale.evaluate.samples, scale.evaluate.temperature == 0
     return f"{count} {'greedy ' if greedy else ''}sample{'' if count == 1 else 's'}"
+
+
+def asked_of(study: Study, arm: str) -> dict[str, Any]:
+    """The experiment of an arm's first run, as that says itself."""
+    return read_json(study.run_folder(arm, study.seeds_of(arm)[0], 0) / "config.json")["experiment"]
 
 
 def load_part(scale: Scale, part: str) -> Scale:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
+from rlvr.analysis.mpo import asked_of
 from rlvr.analysis.runs import load_metrics
 from rlvr.analysis.study import Study
 from rlvr.evaluation import Estimate, geometric_seed_interval, seed_interval
 from rlvr.evaluation.inputs import check_frame
 from rlvr.reporting.cells import NOT_MEASURED
 from rlvr.reporting.style import objective_label
-from rlvr.storage import read_json
 
 #: Column of :func:`job_costs` -> metric of a run.
 METRICS = {"step": "timing_s/step", "memory": "perf/max_memory_allocated_gb"}
@@ -29,7 +29,7 @@ LAYOUT = ("tokens_per_gpu", "sequence_parallel", "offload")
 
 def layout(study: Study, arm: str) -> dict[str, object]:
     """What moves time and memory of an arm's jobs beside its method, as its first run says."""
-    asked = read_json(study.run_folder(arm, study.seeds_of(arm)[0], 0) / "config.json")["experiment"]
+    asked = asked_of(study, arm)
     return {name: asked["update"][name] for name in LAYOUT} | asked["hardware"]
 
 

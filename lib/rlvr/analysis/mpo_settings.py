@@ -10,11 +10,10 @@ import pandas as pd
 from rlvr import objectives
 from rlvr.analysis.bootstrapping import bias_by_horizon, decay_table, examples
 from rlvr.analysis.dataset_statistics import MPO_SETS, AnyProblem, describe_problems
-from rlvr.analysis.mpo import samples_text
+from rlvr.analysis.mpo import asked_of, samples_text
 from rlvr.config import Scale
 from rlvr.problems import get_task
 from rlvr.reporting.cells import NOT_MEASURED, Exact, Stated
-from rlvr.storage import read_json
 
 if TYPE_CHECKING:
     from rlvr.analysis.study import Study
@@ -113,8 +112,7 @@ def _of_embedded(scale: Scale) -> dict[str, str]:
 
 def _of_models(study: Study) -> dict[str, str]:
     """Of a language model; its hardware is that of the run of ``mpo``, which says so itself."""
-    asked = read_json(study.run_folder("mpo", study.seeds_of("mpo")[0], 0) / "config.json")["experiment"]
-    hardware, data = asked["hardware"], study.problems
+    hardware, data = asked_of(study, "mpo")["hardware"], study.problems
     return {
         "model": study.model,
         "training problems": data.train

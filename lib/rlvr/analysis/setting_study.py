@@ -17,7 +17,7 @@ from rlvr.config import Ablations, Evaluate, Recipe, Train
 from rlvr.config_mtp import Critic, Mtp, Sampling
 from rlvr.engines.jobs import sections
 from rlvr.engines.jobs.command import folder
-from rlvr.engines.jobs.evaluation import evaluation_settings, model_folder
+from rlvr.engines.jobs.evaluation import REVISED, evaluation_settings, model_folder
 from rlvr.engines.jobs.experiments import Experiment, Experiments, Setting
 from rlvr.engines.jobs.progress import checkpoint_step
 from rlvr.engines.jobs.sections import Modules, Update
@@ -33,8 +33,6 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "mpo": {"grpo": "grpo_4"},
 }
 BASE = "base"  # the untrained model, among the samples
-#: Method at test time, of a paper's settings: arm whose samples it revises.
-REVISED: Mapping[str, Mapping[str, str]] = {"ibpo": {"gspo_prompt": "gspo"}}
 NOT_BEGUN = "it was not run"
 
 
@@ -113,7 +111,7 @@ class _Runs:
         self.paper = file.settings[setting].paper
         self.revised = REVISED.get(self.paper, {})
         self.experiments: dict[str, Experiment] = {}
-        names = NAMES[file.settings[setting].paper]
+        names = NAMES[self.paper]
         for arm in file.settings[setting].run:
             name = names.get(arm, arm)
             if name in self.experiments:

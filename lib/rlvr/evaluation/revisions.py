@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from rlvr.checks import check_integer
-from rlvr.counterfactual.prompts import text_prompt
+from rlvr.counterfactual.fitting import LEAST, fitting_prompt
 from rlvr.engines.vllm.prompts import read_prompts
 from rlvr.evaluation.corrected import choose_others
 from rlvr.evaluation.engines import sample
 from rlvr.evaluation.inputs import check_frame
 from rlvr.evaluation.requests import Evaluation
 from rlvr.problems.benchmarks import prompt_for
-
-SHOWN = 24_000  # characters of one response, at most
-LEAST = 250  # below which nothing is left to compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,30 +101,24 @@ def asked_of(
     others = choose_others(names, references, int(samples["seed"].iloc[0]))
     texts = samples["text"].fillna("").tolist()
     worded = {key: prompt_for(p, evaluation.sampling.prompt_style) for key, p in problems.items()}
-    asked: dict[int, Asked] = {}
-    waiting, shown = list(range(len(keys))), SHOWN
-    while waiting:
-        if shown < LEAST:
+    asked = []
+    for row, key in enumerate(keys):
+        name, problem = names["problem"].iloc[row], problems[key]
+        ask = partial(Asked, f"{name}#{samples['sample'].iloc[row]}", key[0])
+        said = fitting_prompt(
+            problem.kind,
+            worded[key],
+            texts[row],
+            [texts[other] for other in others[row]],
+            lambda text, ask=ask: lengths([ask(text)])[0] <= longest,
+        )
+        if said is None:
             raise ValueError(
-                f"longest={longest}: the prompt of {'/'.join(keys[waiting[0]])} is longer with {LEAST} "
-                "characters of each response; allowed is more"
+                f"longest={longest}: the prompt of {name} is longer with {LEAST} characters of each "
+                "response; allowed is more"
             )
-        tried = [
-            Asked(
-                f"{names['problem'].iloc[row]}#{samples['sample'].iloc[row]}",
-                keys[row][0],
-                text_prompt(
-                    problems[keys[row]].kind, worded[keys[row]], texts[row], [texts[o] for o in others[row]],
-                    shown,
-                ),
-            )
-            for row in waiting
-        ]  # fmt: skip
-        fits = [count <= longest for count in lengths(tried)]
-        asked |= {row: one for row, one, fit in zip(waiting, tried, fits, strict=True) if fit}
-        waiting = [row for row, fit in zip(waiting, fits, strict=True) if not fit]
-        shown //= 2
-    return [asked[row] for row in range(len(keys))]
+        asked.append(ask(said))
+    return asked
 
 
 def _tokenizer(model: str) -> Any:

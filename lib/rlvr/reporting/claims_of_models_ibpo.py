@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rlvr.reporting import claims_ibpo
 from rlvr.reporting.claims_ibpo import EASY, HARD, IBPO, TWO_READINGS
 from rlvr.reporting.declared import DeclaredTest
 
@@ -56,21 +57,12 @@ IBPO_OF_MODELS: tuple[DeclaredTest, ...] = (
     ),
     replace(
         _OF["ibpo-c4"],
-        test=MATCHED
-        + """
-            The full method minus the prompt alone, minus K = 1, minus shaping alone, minus joint training
-            alone. Supported if every interval lies above 0, contradicted if one lies below, else open.
-        """,
+        test=MATCHED + _OF["ibpo-c4"].test.removeprefix(claims_ibpo.MATCHED),
         caveat=PLANNED + _OF["ibpo-c4"].caveat,
     ),
     replace(
         _OF["ibpo-c5"],
-        test=MATCHED
-        + """
-            Weight 0.6 minus 0.4 and minus 1.2, the ends of the paper's range: above 0. Threshold 0.55, 0.65
-            and 0.70 against 0.60, the paper's plateau: within {margin:g} on both sides. Supported if all
-            hold, contradicted if one is refuted, else open.
-        """,
+        test=MATCHED + _OF["ibpo-c5"].test.removeprefix(claims_ibpo.MATCHED),
         caveat=PLANNED,
     ),
     _OF["ibpo-c6"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -10,6 +11,8 @@ from rlvr.engines.jobs.experiments import Experiment
 
 CONFIDENCE = 0.95
 GRADERS = 8  # processes; changes no number
+#: Method at test time, of a paper's settings: arm whose samples it revises.
+REVISED: Mapping[str, Mapping[str, str]] = {"ibpo": {"gspo_prompt": "gspo"}}
 
 
 def model_folder(experiment: Experiment, seed: int, root: str = "runs") -> PurePosixPath:

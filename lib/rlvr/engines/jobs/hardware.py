@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlvr.evaluation.compute import ModelShape
 
 GB = 1e9
 
@@ -64,6 +68,13 @@ class Model:
     @property
     def active_parameters(self) -> float:
         return self.active if self.active is not None else self.parameters
+
+    @property
+    def shape(self) -> ModelShape:
+        """What an estimate of its FLOPs needs."""
+        from rlvr.evaluation.compute import ModelShape
+
+        return ModelShape(self.active_parameters, self.layers, self.heads, self.head_dim)
 
     @property
     def cache_per_token(self) -> int:

@@ -247,10 +247,9 @@ def step_flops(experiment: Experiment, which: int) -> float:
     """Of one step at one end of the expected lengths and shares, as :mod:`rlvr.evaluation.compute` counts a
     job (:mod:`rlvr.engines.verl.accounting`): a prompt once for its group in writing, with each of its rows
     in training."""
-    from rlvr.evaluation.compute import PASSES, ModelShape
+    from rlvr.evaluation.compute import PASSES
 
-    known, rollout, update = MODELS[experiment.model], experiment.rollout, experiment.update
-    shape = ModelShape(known.active_parameters, known.layers, known.heads, known.head_dim)
+    shape, rollout, update = MODELS[experiment.model].shape, experiment.rollout, experiment.update
     mean = experiment.expected.mean_response_length[which]
     over_rows = PASSES["train"] * update.epochs + PASSES["score"] * update.recompute
 

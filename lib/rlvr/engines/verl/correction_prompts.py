@@ -11,13 +11,13 @@ from typing import Any
 
 from rlvr.checks import check_choice
 from rlvr.config_corrections import Counterfactual
-from rlvr.counterfactual.prompts import TokenPrompts, text_prompt
+from rlvr.counterfactual.fitting import SHOWN, fitting_prompt
+from rlvr.counterfactual.prompts import TokenPrompts
 from rlvr.engines.jobs.rows import EMBEDDED
 from rlvr.problems.tokenizer import Codec
 
 Chat = list[dict[str, str]]
 TEXT_TEMPLATE = "compare"  # of text there is one for each kind of problem
-SHOWN = 24_000  # characters shown of one response, as rlvr.counterfactual.prompts.text_prompt has it
 
 
 class CorrectionPrompts:
@@ -31,8 +31,6 @@ class CorrectionPrompts:
         shown: characters shown of one response at most; fewer where the prompt would be too long, half as
             many each time. Embedded responses are always shown whole.
     """
-
-    LEAST = 250  # characters of a response, below which nothing is left to compare
 
     def __init__(
         self,
@@ -55,17 +53,20 @@ class CorrectionPrompts:
         """
         *before, asked = ({"role": turn["role"], "content": turn["content"]} for turn in row["raw_prompt"])
         if row["data_source"] == EMBEDDED:
-            return self._fitting([*before, asked | {"content": self._tokens(asked, response, references)}])
+            chat = [*before, asked | {"content": self._tokens(asked, response, references)}]
+            return chat if self._fits(chat) else None
         check_choice("counterfactual.template", self.settings.template, (TEXT_TEMPLATE,))
         kind = row["extra_info"]["kind"]
         texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (response, *references)]
-        limit = self.shown
-        while limit >= self.LEAST:
-            said = text_prompt(kind, asked["content"], texts[0], texts[1:], limit)
-            if chat := self._fitting([*before, asked | {"content": said}]):
-                return chat
-            limit //= 2
-        return None
+        said = fitting_prompt(
+            kind,
+            asked["content"],
+            texts[0],
+            texts[1:],
+            lambda text: self._fits([*before, asked | {"content": text}]),
+            self.shown,
+        )
+        return None if said is None else [*before, asked | {"content": said}]
 
     def _tokens(self, asked: Mapping[str, str], response: Sequence[int], references: Any) -> str:
         codec = Codec(self.tokenizer)
@@ -73,5 +74,5 @@ class CorrectionPrompts:
         ids = template(codec.encode(asked["content"]), response, references)
         return codec.decode(ids, skip_special_tokens=False)
 
-    def _fitting(self, chat: Chat) -> Chat | None:
-        return chat if self.count(chat) <= self.longest else None
+    def _fits(self, chat: Chat) -> bool:
+        return self.count(chat) <= self.longest
