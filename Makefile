@@ -32,6 +32,9 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if 
 TABLES := $(if $(wildcard pipelines/scales/$(SCALE)/experiments.yaml),$(wildcard pipelines/scales/$(SCALE)/*/dvc.yaml))
 GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.yaml)
 
+# Kernels forked from a process that has imported torch and the like: what runs on a GPU or by Ray has its own.
+WARM := $(if $(filter laptop smoke overnight,$(SCALE)),python -m pipelines.warm)
+
 .DEFAULT_GOAL := help
 .PHONY: help env env-pretrained env-verl env-vllm env-cluster repro test lint unit test-verl test-vllm test-cluster graph faults lab notebooks bench clean
 
@@ -98,7 +101,7 @@ repro: export PATH := $(if $(filter cluster,$(SCALE)),$(BIN_CLUSTER):)$(PATH)
 repro: $(if $(filter cluster,$(SCALE)),$(READY_CLUSTER),$(READY)) $(if $(filter pretrained,$(SCALE)),$(READY_PRETRAINED)) ## run the graph at SCALE and say where the results are
 	@test -f $(GRAPH) || { echo "SCALE=$(SCALE) does not exist; scales: laptop $$(ls pipelines/scales/*/dvc.yaml | cut -d/ -f3 | tr '\n' ' ')"; exit 2; }
 	@python -m pipelines.summary --start $(SCALE)
-	@dvc repro $(GRAPH) $(TABLES)
+	@$(WARM) dvc repro $(GRAPH) $(TABLES)
 	@python -m pipelines.summary $(SCALE)
 
 test: lint unit test-verl graph ## lint, unit tests, parity with verl and TRL, then the smoke graph in a temporary clone

@@ -26,6 +26,7 @@ from typing import Any
 import nbformat
 
 from pipelines.diagnosis import diagnose
+from pipelines.environment import of_kernels
 from pipelines.kernel import run_cells
 from pipelines.normalise import mask, normalise, secrets
 from pipelines.processes import Watchdog, exclusive
@@ -132,19 +133,10 @@ def _run(
 
 
 def _environment(plan: Plan) -> dict[str, str]:
-    """The kernel's environment: this one, without what would make a run depend on its user."""
-    private = (plan.root / plan.staging / "ipython").as_posix()
-    dropped = ("PYTHONSTARTUP", "JPY_SESSION_NAME", "VSCODE_PID", "MPLBACKEND")
-    environment = {name: value for name, value in os.environ.items() if name not in dropped}
-    return environment | {
+    return of_kernels(os.environ) | {
         PROGRESS_VARIABLE: (plan.root / plan.staging / "progress.jsonl").as_posix(),
-        "PYTHONHASHSEED": "0",  # the order of sets
-        "IPYTHONDIR": private,  # no startup files, no history
-        "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", (plan.root / WORK / "matplotlib").as_posix()),
-        "COLUMNS": "110",
-        # Two spinning threads and one busy core make a stage fifty times slower; and a sum's last bits
-        # depend on how many threads share it. What runs side by side here are processes.
-        **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+        # no startup files, no history
+        "IPYTHONDIR": (plan.root / plan.staging / "ipython").as_posix(),
     }
 
 

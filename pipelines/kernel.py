@@ -21,6 +21,7 @@ from papermill.exceptions import PapermillExecutionError
 from papermill.execute import ERROR_MARKER_TAG
 from traitlets import Any as AnyTrait
 
+from pipelines import warm_kernel
 from pipelines.processes import Watchdog
 from pipelines.progress import Reporter
 
@@ -75,7 +76,7 @@ class _Client(PapermillNotebookClient):
         """This interpreter's kernel, whatever kernels the user has registered under the notebook's name."""
         manager = super().create_kernel_manager()
         manager._kernel_spec = KernelSpec(
-            resource_dir=ipykernel.kernelspec.RESOURCES, **ipykernel.kernelspec.get_kernel_dict()
+            resource_dir=ipykernel.kernelspec.RESOURCES, **warm_kernel.specification()
         )
         manager.connection_file = str(self.session.connection_file)
         if manager.has_trait("transport_encryption") and zmq.has("curve"):

@@ -21,6 +21,7 @@ import hashlib
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -36,9 +37,10 @@ from typing import Any
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from temporary_clone import SMOKE, environment, make_clone
+from temporary_clone import BIN, SMOKE, environment, make_clone
 
 GRAPH = f"{SMOKE}/dvc.yaml"
+REPRO = [str(BIN / "python"), "-m", "pipelines.warm", "dvc", "repro"]  # as `make repro` does it
 GONE = 40.0  # seconds until the last process of a killed graph has to be gone
 #: Not outputs of stages: they hold seconds, or name what is unfinished.
 VARIES = ("timings", "inputs")
@@ -68,7 +70,7 @@ def start(clone: Path, *targets: str, log: Path | None = None) -> subprocess.Pop
     mend(clone)
     stream = open(log, "w") if log else subprocess.DEVNULL
     return subprocess.Popen(
-        ["dvc", "repro", *(targets or (GRAPH,))], cwd=clone, env=environment(clone),
+        [*REPRO, *(targets or (GRAPH,))], cwd=clone, env=environment(clone),
         stdout=stream, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
 
@@ -80,7 +82,7 @@ def mend(clone: Path) -> None:
 
 
 def repro(clone: Path, *targets: str, check: bool = True) -> subprocess.CompletedProcess:
-    command = ["dvc", "repro", *(targets or (GRAPH,))]
+    command = [*REPRO, *(targets or (GRAPH,))]
     done = subprocess.run(command, cwd=clone, env=environment(clone), capture_output=True, text=True)
     if check and done.returncode:
         raise Fault(
@@ -188,6 +190,9 @@ def role(victim: psutil.Process, graph: subprocess.Popen) -> str:
     words = " ".join(victim.cmdline())
     if victim.pid == graph.pid:
         return "dvc"
+    forked = {"rlvr-warm": "warm server", "rlvr-kernel": "kernel", "rlvr-worker": "worker"}
+    if victim.name() in forked:
+        return forked[victim.name()]
     for sign, name in (
         ("ipykernel_launcher", "kernel"), ("pipelines.stage", "runner"), ("pipelines.inputs", "runner"),
         ("forkserver", "worker"), ("spawn", "worker"), ("groups = set()", "watchdog"),
@@ -268,11 +273,11 @@ cd {folder}
 free=$(df --output=avail -k . | tail -1)
 dd if=/dev/zero of=.filler bs=1k count=$((free - {left})) status=none
 set +e
-dvc repro {graph} > {log} 2>&1
+{repro} {graph} > {log} 2>&1
 echo "code $?" >> {log}
 find runs reports/smoke -type f 2>/dev/null | sed 's/^/published /' >> {log}
 rm .filler
-dvc repro {graph} >> {log} 2>&1
+{repro} {graph} >> {log} 2>&1
 echo "then $?" >> {log}
 rm -rf {clone}/runs && cp -a runs {clone}/runs && cp -a reports/smoke {clone}/reports/
 """
@@ -285,7 +290,9 @@ def full_disk(clone: Path, right: dict[str, str], left: int) -> str:
         log = Path(folder, "log")
         disk = Path(folder, "disk")
         disk.mkdir()
-        script = _SMALL_DISK.format(size=1_000_000, folder=disk, clone=clone, left=left, graph=GRAPH, log=log)
+        script = _SMALL_DISK.format(
+            size=1_000_000, folder=disk, clone=clone, left=left, repro=shlex.join(REPRO), graph=GRAPH, log=log
+        )
         command = [
             "unshare",
             "--mount",

@@ -1,0 +1,273 @@
+"""The process that warm kernels are forked from, started by :mod:`pipelines.warm`.
+
+Its arguments are the descriptor of a listening UNIX socket, and the process that it ends with. It imports
+nothing of this project, which its kernels would not see change.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import fcntl
+import gc
+import importlib
+import json
+import multiprocessing.util
+import os
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+#: What most notebooks import, directly or by way of rlvr. Whatever else they need they import themselves.
+PRELOADED = (
+    "IPython",
+    "ipykernel.ipkernel",
+    "ipykernel.kernelapp",
+    "matplotlib_inline.backend_inline",
+    "matplotlib.pyplot",
+    "numpy",
+    "omegaconf",
+    "pandas",
+    "pyarrow.parquet",
+    "pydantic",
+    "safetensors.torch",
+    "scipy.stats",
+    "seaborn",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "transformers.modeling_utils",
+)
+SEEDED = (("numpy.random", "seed"), ("torch", "seed"))  # anew in each kernel, as by an import
+BACKEND = "module://matplotlib_inline.backend_inline"  # as ipykernel says it before matplotlib is imported
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+CHILDREN, NOBODY = 0.05, 1.0  # seconds between two looks at the children, and at the parent
+
+
+def die_with(parent: int) -> None:
+    """SIGKILL for this process when ``parent`` ends; at once if it has."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def call_this_process(name: str) -> None:
+    """What ``ps`` and ``top`` show; forked processes share one command line."""
+    ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def preload() -> None:
+    os.environ["MPLBACKEND"] = BACKEND
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # who asks whether there is a GPU must not open it
+    for name in PRELOADED:
+        with suppress(ImportError):  # who needs it says that it is missing
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # the children share what never changes
+
+
+def send(connection: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
+    """A request as one line of JSON."""
+    line = json.dumps(request).encode() + b"\n"
+    connection.sendall(line[socket.send_fds(connection, [line], descriptors) :])
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """What :func:`send` sent; ValueError if it is not whole."""
+    data, descriptors, _, _ = socket.recv_fds(connection, 65536, 8)
+    while data and not data.endswith(b"\n"):
+        more = connection.recv(65536)
+        if not more:
+            break
+        data += more
+    return json.loads(data), descriptors
+
+
+def move(descriptors: list[int], numbers: list[int]) -> None:
+    """Give open descriptors these numbers, whatever had them before."""
+    apart = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, max(numbers) + 1) for descriptor in descriptors]
+    for descriptor, number in zip(apart, numbers, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def same_user(connection: socket.socket) -> bool:
+    """An address without a file is open to everybody on the machine."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return struct.unpack("3i", credentials)[1] == os.getuid()
+
+
+def become(request: dict[str, Any], descriptors: list[int], server: int) -> None:
+    """Be, in a forked process, what the command of the request would have started; does not return."""
+    os.setsid()
+    die_with(server)
+    call_this_process("rlvr-kernel")
+    for target, source in enumerate((os.open(os.devnull, os.O_RDONLY), *descriptors)):
+        os.dup2(source, target)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"] | {"JPY_PARENT_PID": str(server), "MPLBACKEND": BACKEND})
+    for name, seed in SEEDED:  # Python's own does so by itself
+        if name in sys.modules:
+            getattr(sys.modules[name], seed)()
+    multiprocessing.util.spawnv_passfds = Standby(multiprocessing.util.spawnv_passfds)
+    sys.argv = ["ipykernel_launcher", *request["arguments"]]
+    code = 0
+    try:
+        runpy.run_module("ipykernel_launcher", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    finally:
+        # What an interpreter does at its end and a notebook can notice; not a second of taking torch apart.
+        with suppress(BaseException):
+            atexit._run_exitfuncs()  # among them IPython's, which drops the notebook's variables
+            gc.collect()  # and closes the files that these left open
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def end(kernel: int) -> None:
+    """SIGKILL for a kernel and all that it started."""
+    for pid in [kernel, *map(int, filter(str.isdigit, os.listdir("/proc")))]:
+        with suppress(ProcessLookupError, PermissionError):
+            if pid == kernel or os.getsid(pid) == kernel:
+                os.kill(pid, signal.SIGKILL)
+
+
+class Standby:
+    """``spawnv_passfds`` of multiprocessing, with a process that waits to become a kernel's fork server.
+
+    It is forked while the kernel has one thread, and is its child, as a started one would be, but not of its
+    group: ipykernel would end it there and then wait for what only ipykernel itself could bury.
+    """
+
+    def __init__(self, spawn: Callable[..., int]):
+        self._spawn = spawn
+        self._own, other = socket.socketpair()
+        kernel = os.getpid()
+        self._pid: int | None = os.fork()
+        if not self._pid:
+            self._own.close()
+            os.setpgid(0, 0)
+            die_with(kernel)
+            call_this_process("rlvr-worker")
+            self._wait(other)
+        other.close()
+
+    def __call__(self, path: Any, arguments: list[Any], descriptors: list[int]) -> int:
+        *_, option, code = map(os.fsdecode, arguments)
+        if self._pid is None or option != "-c" or "multiprocessing.forkserver" not in code:
+            return self._spawn(path, arguments, descriptors)
+        request = {"code": code, "fds": descriptors, "cwd": os.getcwd(), "env": dict(os.environ)}
+        send(self._own, request, descriptors)
+        self._own.close()
+        pid, self._pid = self._pid, None
+        return pid
+
+    @staticmethod
+    def _wait(connection: socket.socket) -> None:
+        code = 0
+        try:
+            connection.settimeout(10)
+            request, descriptors = receive(connection)
+            connection.close()
+            move(descriptors, request["fds"])
+            os.chdir(request["cwd"])
+            os.environ.clear()
+            os.environ.update(request["env"])
+            exec(request["code"], {"__name__": "__main__"})
+        except (OSError, ValueError):
+            pass  # the kernel ended without it
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            code = 1
+        finally:
+            os._exit(code)
+
+
+class Server:
+    def __init__(self, listener: socket.socket, parent: int):
+        self.listener, self.parent = listener, parent
+        self.children: dict[int, socket.socket] = {}
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(listener, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        while os.getppid() == self.parent:
+            for key, _ in self.selector.select(CHILDREN if self.children else NOBODY):
+                if key.fileobj is self.listener:
+                    self._accept()
+                else:
+                    self._left(key.fileobj)
+            self._reap()
+
+    def _accept(self) -> None:
+        connection, _ = self.listener.accept()
+        if not same_user(connection):
+            connection.close()
+            return
+        try:
+            connection.settimeout(10)
+            request, descriptors = receive(connection)
+            connection.settimeout(None)
+            pid = os.fork()
+        except (OSError, ValueError):  # no request, or no room for a process: the runner goes on without
+            connection.close()
+            return
+        if not pid:
+            self.listener.close()
+            for other in (connection, *self.children.values()):
+                other.close()
+            become(request, descriptors, os.getppid())
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self.children[pid] = connection
+        self.selector.register(connection, selectors.EVENT_READ, pid)
+        _tell(connection, {"pid": pid})
+
+    def _left(self, connection: socket.socket) -> None:
+        """Nobody says anything on a connection but by closing it: whoever asked for the kernel is gone."""
+        pid = self.selector.get_key(connection).data
+        self.selector.unregister(connection)
+        end(pid)
+
+    def _reap(self) -> None:
+        for pid, connection in list(self.children.items()):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                continue
+            end(pid)  # before it is buried, so that its number is nobody else's
+            _, status = os.waitpid(pid, 0)
+            del self.children[pid]
+            with suppress(KeyError):
+                self.selector.unregister(connection)
+            _tell(connection, {"code": os.waitstatus_to_exitcode(status)})
+            connection.close()
+
+
+def _tell(connection: socket.socket, what: dict[str, int]) -> None:
+    with suppress(OSError):
+        connection.sendall(json.dumps(what).encode() + b"\n")
+
+
+def main(descriptor: int, parent: int) -> None:
+    die_with(parent)
+    call_this_process("rlvr-warm")
+    listener = socket.socket(fileno=descriptor)
+    preload()
+    Server(listener, parent).serve()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
