@@ -75,7 +75,8 @@ def preload() -> None:
 def send(connection: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
     """A request as one line of JSON."""
     line = json.dumps(request).encode() + b"\n"
-    connection.sendall(line[socket.send_fds(connection, [line], descriptors) :])
+    if rest := line[socket.send_fds(connection, [line], descriptors) :]:
+        connection.sendall(rest)  # of nothing, it would fail where the other side has all and is gone
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
