@@ -12,6 +12,7 @@ import fcntl
 import gc
 import importlib
 import json
+import multiprocessing.resource_tracker
 import multiprocessing.util
 import os
 import runpy
@@ -68,6 +69,8 @@ def preload() -> None:
     for name in PRELOADED:
         with suppress(ImportError):  # who needs it says that it is missing
             importlib.import_module(name)
+    # One for all: at its end, a kernel waits in vain for its own tracker of semaphores to heed signals.
+    multiprocessing.resource_tracker.ensure_running()
     gc.collect()
     gc.freeze()  # the children share what never changes
 

@@ -155,6 +155,7 @@ WORKERS = notebook(
     "    found = {'modules': there(eval, code), 'said': there(os.getenv, 'SAID'),\n"
     "             'folder': there(os.getcwd) == os.getcwd(),\n"
     "             'server': there(os.getppid) == forkserver._forkserver._forkserver_pid}\n"
+    "left_open = open(out + '/left.txt', 'w')\nleft_open.write('x')\n"
     "again = context.Process(target=os.getpid)\nagain.start()\nagain.join()\n"
     "open(out + '/x', 'w').write(json.dumps(found | {'code': again.exitcode}));",
 )
@@ -166,6 +167,8 @@ def test_a_fork_server_of_the_kernel_is_warm_too(repo, served, monkeypatch):
     for name, value in served[1].items():
         monkeypatch.setenv(name, value)
     warm = json.loads((run("warm") / "x").read_text())
+    # The kernel came to its end by itself; it was not cut off because a process of the pool was still there.
+    assert (repo / "runs/tiny/warm/left.txt").read_text() == "x"
     assert cold.pop("modules") == ["fractions"]
     assert warm.pop("modules") == ["fractions", "torch"]
     assert warm == cold
