@@ -36,7 +36,8 @@ def test_models(root, monkeypatch):
     assert list(cells) == [
         "GSPO + IBPO", "GSPO + IBPO (ratio)", "GSPO + IBPO (mask)", "GSPO", "GSPO with prompt",
         "GSPO with SCoRe", "GSPO with best of 8",
-        "GSPO, 8 responses to a prompt", "that with best of 8", "SCoRe, first turn", "GSPO + IBPO with best of 8",
+        "GSPO, 8 responses to a prompt", "that with best of 8", "SCoRe, first turn",
+        "GSPO + IBPO with best of 8",
     ]  # fmt: skip
     own = cells["GSPO + IBPO"]
     each = [own[name].value for name in ("amc23", "math500", "minerva_math")]
