@@ -239,6 +239,35 @@ def test_corrections_are_written_and_trained_on_too():
     assert second_answers(experiment.model_copy(update={"counterfactual": some}), 0) == 128
 
 
+def test_every_response_has_a_second_turn_in_the_plan_of_score():
+    """As many answers again, each with a prompt of its own, and a pass of the base model over every row."""
+    experiment = experiments("one_gpu").get("ibpo-0.6b-score")
+    known, rollout = MODELS[experiment.model], experiment.rollout
+    shape = ModelShape(known.parameters, known.layers, known.heads, known.head_dim)
+    responses = rollout.prompts_per_step * rollout.responses_per_prompt
+    for which in (0, 1):
+        assert second_answers(experiment, which) == responses
+        mean = experiment.expected.mean_response_length[which]
+        long = min(PROMPT + mean, experiment.data.max_correction_prompt_length)
+        counts = Compute()
+        counts.add("base", "prefill", [PROMPT] * rollout.prompts_per_step)
+        counts.add("base", "decode", [mean] * responses, [PROMPT] * responses)
+        counts.add("correction", "prefill", [long] * responses)
+        counts.add("correction", "decode", [mean] * responses, [long] * responses)
+        for purpose, before in (("base", PROMPT), ("correction", long)):
+            for activity in ("train", "score", "score"):  # recomputed, and the base model's
+                counts.add(purpose, activity, [before + mean] * responses)
+        found = Ledger.from_dict(table_of(counts.row(0))).flops(shape)
+        assert step_flops(experiment, which) == pytest.approx(found, rel=1e-9)
+    free = experiment.self_correction.model_copy(update={"first_turn_kl": 0.0, "kl": 0.0})
+    free = experiment.model_copy(update={"self_correction": free})
+    assert experiment.anchored and not free.anchored
+    assert plan(free).hours < plan(experiment).hours
+    single = experiment.model_copy(update={"self_correction": None})
+    more = plan(experiment).tokens[1] - plan(single).tokens[1]
+    assert more == pytest.approx(experiment.update.steps * responses * mean)
+
+
 @pytest.mark.parametrize("scale", ["paper", "one_gpu"])
 def test_arms_of_ibpo_have_equal_planned_compute(scale):
     """FLOPs of writing and training of all steps, at the middle of what is expected, within half a step of
