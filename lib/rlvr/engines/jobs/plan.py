@@ -323,7 +323,7 @@ def _memory(experiment: Experiment, model: Model, card: Card) -> tuple[float, fl
     State is float32: weights, gradients, two moments, sharded over all GPUs. An update adds one layer in
     bfloat16, the input of every layer, and the logits of a micro-batch: bfloat16, float32 and its gradient.
     MTP modules are gathered as a whole, with their gradients if they learn, and have their logits one after
-    the other.
+    the other. A reference policy stays in the host's memory, where verl puts it.
     """
     update = experiment.update
     critic = objectives.get(experiment.objective).advantages == "critic" and not update.offload
