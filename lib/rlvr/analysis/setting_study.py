@@ -96,7 +96,7 @@ def of_setting(file: Experiments, setting: str | None, root: str | Path = "runs"
         sample_files=runs.sample_files,
         remedy=runs.remedy,
         paper=whole.paper,
-        revised={method: arm for method, arm in runs.revised.items() if method not in left_out},
+        revised=tuple(method for method in runs.revised if method not in left_out),
         reach=analysis.reach,
     )
 

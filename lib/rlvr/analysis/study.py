@@ -10,7 +10,7 @@ they say what its arms share (:mod:`rlvr.analysis.setting_study`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +61,7 @@ class Study:
         run_folder: (arm, seed, lag) -> where training left its run.
         sample_files: arm -> its files of graded responses, with labels for those that have none.
         paper: of which it is.
-        revised: of experiments, methods at test time whose revisions are among the samples, and the arm whose
-            samples each revises.
+        revised: of experiments, methods at test time whose revisions are among the samples.
         reach: of IBPO's experiments, the reward that has to be reached; a scale file has ``correcting``.
         remedy: ("train", "evaluate" or "records", arm, seed) -> how what is missing is made, in words.
     """
@@ -90,7 +89,7 @@ class Study:
     sample_files: Callable[[str], list[tuple[Path, Labels]]]
     remedy: Callable[[str, str, int | None], str]
     paper: str = "nfpo"
-    revised: Mapping[str, str] = field(default_factory=dict)
+    revised: tuple[str, ...] = ()
     reach: Reach | None = None
 
     @property

@@ -151,8 +151,8 @@ class VerlTraining:
 
     @property
     def settings(self) -> dict[str, Any]:
-        block = self.experiment.second_pass
-        given = {block: getattr(self.experiment, block).model_dump()} if block else {}
+        block = self.experiment.counterfactual
+        given = {} if block is None else {"counterfactual": block.model_dump()}
         return (
             {"engine": self.engine, "objective": self.experiment.objective}
             | self.experiment.parameters
