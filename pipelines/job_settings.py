@@ -12,7 +12,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from rlvr.engines.jobs.evaluation import REVISED, evaluation_path, evaluation_settings
+from rlvr.engines.jobs.evaluation import REVISED, evaluation_path, evaluation_settings, references_of
 from rlvr.engines.jobs.experiments import Experiment, Experiments
 from rlvr.storage import atomic_dir, write_json, write_text
 
@@ -42,7 +42,7 @@ def revised(file: Experiments) -> list[Experiment]:
         file.get(f"{name}-{arm}")
         for paper, methods in REVISED.items()
         for name in analysed(file, paper)
-        for arm in methods.values()
+        for arm, _ in methods.values()
     ]
 
 
@@ -57,7 +57,7 @@ def settings_files(experiment: Experiment) -> dict[str, Any]:
     }
     for seed in experiment.seeds:
         files[evaluation_path(experiment, seed).name] = evaluation_settings(experiment, seed)
-        if experiment.name.rpartition("-")[2] in REVISED.get(experiment.paper, {}).values():
+        if references_of(experiment) is not None:
             files[f"revision-s{seed}.json"] = revision_settings(experiment, seed)
     return files
 
@@ -86,7 +86,7 @@ def write_settings(file: Experiments, out: Path) -> None:
 
 
 def revision_settings(experiment: Experiment, seed: int) -> dict[str, Any]:
-    """What :mod:`rlvr.evaluation.revisions` is asked: one reference beside each sample, as in training; a
+    """What :mod:`rlvr.evaluation.revisions` is asked: as many references beside each sample as in training; a
     prompt and its revision as long as there."""
     data, where = experiment.data, f"runs/{experiment.scale}/evaluate/{experiment.name}/seed{seed}"
     longest = data.max_correction_prompt_length
@@ -94,7 +94,7 @@ def revision_settings(experiment: Experiment, seed: int) -> dict[str, Any]:
     return {
         "evaluation_file": str(evaluation_path(experiment, seed)),
         "samples_file": f"{where}/samples.parquet",
-        "references": 1,
+        "references": references_of(experiment),
         "longest": longest,
         "max_tokens": min(data.max_response_length, room),
     }

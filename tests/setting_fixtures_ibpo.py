@@ -13,15 +13,16 @@ from rlvr.engines.jobs.experiments import Experiment, Experiments
 from rlvr.engines.local.accounting import Compute
 
 SETTING = "ibpo-0.6b"
-ARMS = ("gspo", "gspo8", "ibpo", "ibpo_ratio", "ibpo_mask")
+ARMS = ("gspo", "gspo8", "ibpo", "ibpo_ratio", "ibpo_mask", "score")
 ABLATIONS = ("one_trajectory", "shaping_only", "joint_only", "weight_04", "weight_12", "alpha_55", "alpha_65")
-RUN = (*ARMS, "score", *ABLATIONS)
+RUN = (*ARMS, *ABLATIONS)
 STEPS = 10
 #: Chance to solve a problem of middle difficulty at the end of the training.
 SKILL = {
     "base": 0.30, "gspo": 0.60, "gspo_prompt": 0.62, "gspo8": 0.58, "ibpo": 0.80, "ibpo_mask": 0.80,
-    "ibpo_ratio": 0.75,
+    "ibpo_ratio": 0.75, "score": 0.56, "score_second": 0.61,
 }  # fmt: skip
+REVISED = {"gspo": "gspo_prompt", "score": "score_second"}  # each sample revised once
 WRONG = 4  # responses of a step that are corrected
 
 
@@ -34,9 +35,9 @@ def write_runs(file: Experiments, root: Path, arms: Iterable[str], seeds: Iterab
             write_training(experiment, arm, seed, root)
             path = samples_file(root, arm, seed, SETTING)
             write_samples(path, experiment, [7, seed, *arm.encode()], SKILL.get(arm, 0.55) + 0.01 * seed)
-            if arm == "gspo":  # each sample revised once
+            if arm in REVISED:
                 path = root / "runs" / SCALE / "revise" / experiment.name / f"seed{seed}" / "samples.parquet"
-                write_samples(path, experiment, [8, seed], SKILL["gspo_prompt"])
+                write_samples(path, experiment, [8, seed, *arm.encode()], SKILL[REVISED[arm]])
     base = root / "runs" / SCALE / "evaluate" / f"{SETTING}-base" / "samples.parquet"
     write_samples(base, experiments[0], [7], SKILL["base"])
 
@@ -69,6 +70,9 @@ def write_training(experiment: Experiment, arm: str, seed: int, root: Path) -> N
             corrections = WRONG * settings.corrections
             compute.add("correction", "compare", [500] * corrections)
             _count(compute, "correction", [500] * WRONG, corrections, bool(settings.joint))
+        if experiment.self_correction is not None:
+            values |= {"rlvr/stage": 1.0 + (step > STEPS // 2), "rlvr/second_turn_right": 0.5}
+            _count(compute, "correction", [350] * 2 * size, 2 * size)
         counts = {f"{COMPUTE}{name}": float(n) for name, n in compute.row(0).items() if name != "step"}
         by_step[step] = values | counts
     metrics = metrics_frame(by_step, STEPS)

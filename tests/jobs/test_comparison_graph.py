@@ -105,7 +105,7 @@ def test_tables_depend_on_the_runs_of_their_arms_and_of_the_untrained_model(scal
     file, listed = experiments(scale), load_yaml(ROOT / f"pipelines/scales/{scale}/jobs.yaml")
     assert listed["compared"][paper] and listed["ablated"][paper]
     beside = {("evaluate", "base")} | {
-        ("revise", arm) for arm in job_settings.REVISED.get(paper, {}).values()
+        ("revise", arm) for arm, _ in job_settings.REVISED.get(paper, {}).values()
     }
     for setting in listed["compared"][paper]:
         assert runs_of((paper, "tables"), setting) == both(file.analysis[paper].arms) | beside
@@ -123,6 +123,9 @@ def test_a_revision_is_of_the_evaluation_and_as_long_as_in_training(tmp_path):
     found = read_json(tmp_path / "ibpo-32b-gspo/revision-s3.json")
     assert found["samples_file"] == "runs/paper/evaluate/ibpo-32b-gspo/seed3/samples.parquet"
     assert (found["longest"], found["max_tokens"]) == (12288, 32768 - 12288)
+    second = read_json(tmp_path / "ibpo-32b-score/revision-s3.json")
+    assert (found["references"], second["references"]) == (1, 0)
+    assert second["samples_file"] == "runs/paper/evaluate/ibpo-32b-score/seed3/samples.parquet"
     filled = [
         dep.replace("${scale}", "paper")
         .replace("${item.experiment}", "ibpo-32b-gspo")

@@ -290,6 +290,33 @@ def test_an_arm_with_corrections(scale, tmp_path):
     check_recipes(with_ibpo(scale))
 
 
+def test_an_arm_of_two_turns(scale, tmp_path):
+    recipe = type(scale.recipes["grpo"])(objective="gspo", self_correction={"bonus": 3.0})
+    scale = scale.model_copy(update={"recipes": scale.recipes | {"score": recipe}})
+    experiment = experiment_of(scale, "score", 0)
+    words, mode = words_of(experiment), "rlvr_self_correction"
+    longest, written = experiment.data.max_prompt_length, scale.train.max_new_tokens
+    # the problem, the response with a token after it, and the end of the prompt
+    assert words["actor_rollout_ref.rollout.prompt_length"] == str(longest + written + 2)
+    assert words["actor_rollout_ref.rollout.max_model_len"] == str(longest + 2 * written + 2)
+    assert words["trainer.v1.trainer_mode"] == mode
+    block = "self_correction:{stage1_share:0.5,first_turn_kl:0.1,kl:0.01,bonus:3.0,"
+    assert block in words[f"trainer.v1.{mode}"]
+    actor = {key.rpartition(".")[2]: value for key, value in words.items() if ".actor." in key}
+    assert (actor["use_kl_loss"], actor["kl_loss_coef"], actor["shuffle"]) == ("True", "0.0", "False")
+    own, _, _ = job_settings(experiment, tmp_path, settings(experiment))
+    given = dict(word.lstrip("+").split("=", 1) for word in own)
+    assert given["trainer.v1.trainer_mode"] == "self_correction_cpu"
+    assert "bonus:3.0" in given["trainer.v1.self_correction_cpu"]
+    assert environment_of(experiment)["VERL_USE_EXTERNAL_MODULES"] == "rlvr.engines.verl.self_correcting"
+    check_recipes(scale)
+    free = type(recipe)(objective="gspo", self_correction={"first_turn_kl": 0.0, "kl": 0.0})
+    scale = scale.model_copy(update={"recipes": scale.recipes | {"score": free}})
+    words = words_of(experiment_of(scale, "score", 0))
+    assert words["actor_rollout_ref.actor.use_kl_loss"] == "False"
+    assert "actor_rollout_ref.actor.kl_loss_coef" not in words
+
+
 def test_a_mask_needs_its_loss(scale):
     with pytest.raises(ValueError, match=r"counterfactual\.variant='mask' with objective='gspo'"):
         experiment_of(with_ibpo(scale, variant="mask"), "ibpo", 0)

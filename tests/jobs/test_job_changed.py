@@ -9,6 +9,7 @@ from rlvr.engines.jobs.command import overrides
 
 LR = "actor_rollout_ref.actor.optim.lr"
 SCHEDULE = "actor_rollout_ref.actor.optim.lr_scheduler_type"
+STAGES = "+trainer.v1.m={self_correction:{stage1_share:0.5}}"
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,9 @@ SCHEDULE = "actor_rollout_ref.actor.optim.lr_scheduler_type"
         (f"{SCHEDULE}=cosine trainer.total_training_steps=500",
          f"{SCHEDULE}=cosine trainer.total_training_steps=900",
          ["trainer.total_training_steps: 500, now 900"]),
+        (f"{SCHEDULE}=constant trainer.total_training_steps=500 {STAGES}",
+         f"{SCHEDULE}=constant trainer.total_training_steps=900 {STAGES}",
+         ["trainer.total_training_steps: 500, now 900"]),  # the boundary of the stages moves
         ("python -m x a=1", "a=1", []),
         ("+trainer.v1.m={records_dir:/x,counterfactual:{alpha:0.6,k:[1,2]}}",
          "+trainer.v1.m={records_dir:/y,records_every:9,counterfactual:{alpha:0.5,k:[1,2]}}",
@@ -84,6 +88,19 @@ def test_settings_of_the_second_generation_pass(change):
     (name,) = change
     (found,) = changed_settings(overrides(experiment, 0), overrides(changed, 0))
     assert found.startswith(f"trainer.v1.rlvr_ibpo.counterfactual.{name}: ")
+
+
+@pytest.mark.parametrize(
+    "change", [{"stage1_share": 0.4}, {"first_turn_kl": 0.2}, {"kl": 0.02}, {"bonus": 1.5}]
+)
+def test_settings_of_two_stages(change):
+    experiment = experiments("paper").get("ibpo-32b-score")
+    changed = experiment.model_copy(
+        update={"self_correction": experiment.self_correction.model_copy(update=change)}
+    )
+    (name,) = change
+    (found,) = changed_settings(overrides(experiment, 0), overrides(changed, 0))
+    assert found.startswith(f"trainer.v1.rlvr_self_correction.self_correction.{name}: ")
 
 
 @pytest.mark.parametrize("name", ["nfpo-1.7b-nfpo", "ibpo-32b-ibpo", "mpo-qwen1.5b-gsm8k-mpo"])

@@ -104,6 +104,8 @@ def choices():
             parts = path.removeprefix(f"settings.{setting}.").split(".")
             if parts[2:3] == ["counterfactual"]:
                 yield "Counterfactual", parts[3]
+            elif parts[2:3] == ["self_correction"]:
+                yield "SelfCorrection", parts[3]
             elif parts[2:3] == ["mtp"]:
                 yield ("ModuleWarmUp" if "warmup" in parts else "Modules"), parts[-1]
             elif parts[0] == "arms" and parts[-1] in NO_NUMBER_OF:

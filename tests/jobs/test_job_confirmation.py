@@ -73,7 +73,7 @@ def save_last_checkpoint(name, seed, root):
 def test_open_runs_are_those_without_their_last_checkpoint(tmp_path):
     file = experiments()
     every = open_runs(file, tmp_path)
-    assert len(every) == 138 and every[RUN] == plan(file.get("nfpo-0.6b-nfpo")).gpu_hours[1]
+    assert len(every) == 141 and every[RUN] == plan(file.get("nfpo-0.6b-nfpo")).gpu_hours[1]
     save_last_checkpoint("nfpo-0.6b-nfpo", 0, tmp_path)
     assert set(every) - set(open_runs(file, tmp_path)) == {RUN}
 
@@ -81,30 +81,30 @@ def test_open_runs_are_those_without_their_last_checkpoint(tmp_path):
 def test_a_whole_graph_wants_the_hours_of_the_plan(tmp_path):
     file = experiments()
     total = sum(3 * plan(file.get(name)).gpu_hours[1] for name in file.names if not file.get(name).needs)
-    assert 1385 < total < 1386
+    assert 1416 < total < 1417
     with pytest.raises(ValueError) as refused:
         check_whole_graph(file, {}, tmp_path)
     lines = str(refused.value).splitlines()
     assert (
-        lines[0] == "the graph of one_gpu launches 138 trainings, up to 1,386 GPU-hours; nothing was launched"
+        lines[0] == "the graph of one_gpu launches 141 trainings, up to 1,417 GPU-hours; nothing was launched"
     )
     assert [line.split(":", 1)[1].strip() for line in lines[1:]] == [
         "make plan SCALE=one_gpu",
         f"dvc repro {ONE_GPU}:train@nfpo-0.6b-grpo-0",
         "the same with merge@, evaluate@",
-        "make repro SCALE=one_gpu CONFIRM_GPU_HOURS=1386",
+        "make repro SCALE=one_gpu CONFIRM_GPU_HOURS=1417",
     ]
-    for given in ("1385", "0", "-1", " ", "nan"):
+    for given in ("1416", "0", "-1", " ", "nan"):
         with pytest.raises(ValueError, match="nothing was launched"):
             check_whole_graph(file, {"CONFIRM_GPU_HOURS": given}, tmp_path)
     with pytest.raises(ValueError, match="CONFIRM_GPU_HOURS='yes': allowed is a number"):
         check_whole_graph(file, {"CONFIRM_GPU_HOURS": "yes"}, tmp_path)
-    assert "confirmed by CONFIRM_GPU_HOURS=1386" in check_whole_graph(
-        file, {"CONFIRM_GPU_HOURS": "1386"}, tmp_path
+    assert "confirmed by CONFIRM_GPU_HOURS=1417" in check_whole_graph(
+        file, {"CONFIRM_GPU_HOURS": "1417"}, tmp_path
     )
     for seed in (0, 1, 2):
         save_last_checkpoint("nfpo-0.6b-nfpo", seed, tmp_path)
-    with pytest.raises(ValueError, match=r"launches 135 trainings, up to 1,348 GPU-hours"):
+    with pytest.raises(ValueError, match=r"launches 138 trainings, up to 1,379 GPU-hours"):
         check_whole_graph(file, {}, tmp_path)
 
 
@@ -136,7 +136,7 @@ def test_a_named_training_may_start(tmp_path, monkeypatch, words):
     ("name", "message"),
     [
         ("ibpo-32b-gspo", "up to 8,608 GPU-hours a seed, max_gpu_hours.experiment is 1,100"),
-        ("ibpo-32b-score", "cannot be run by verl yet"),
+        ("ibpo-next-score", "cannot be run by verl yet"),
     ],
 )
 def test_what_may_not_start_says_why(tmp_path, name, message):
@@ -146,7 +146,7 @@ def test_what_may_not_start_says_why(tmp_path, name, message):
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-@pytest.mark.parametrize(("hours", "launched"), [(None, False), ("1385", False), ("1386", True)])
+@pytest.mark.parametrize(("hours", "launched"), [(None, False), ("1416", False), ("1417", True)])
 def test_make_repro_refuses(tmp_path, monkeypatch, hours, launched):
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)

@@ -205,6 +205,34 @@ WRONG = {
         ),
         r"data.max_correction_prompt_length=None: allowed beside counterfactual are tokens",
     ),
+    "self_correction without long prompts": (
+        lambda s, _: s["arms"].update(nfpo={"objective": "gspo", "self_correction": {"kl": value(0.1)}}),
+        r"data.max_correction_prompt_length=None: allowed beside self_correction are tokens",
+    ),
+    "self_correction and its share": (
+        lambda s, _: s["arms"].update(
+            nfpo={"objective": "gspo", "self_correction": {"stage1_share": value(1.0)}}
+        ),
+        r"arms.nfpo.self_correction.stage1_share.* less than 1",
+    ),
+    "two second passes": (
+        lambda s, _: s["arms"].update(
+            nfpo={
+                "objective": "gspo",
+                "counterfactual": {"corrections": value(4)},
+                "self_correction": {"kl": value(0.1)},
+            }
+        ),
+        r"counterfactual beside self_correction: no trainer has both; allowed is one of them",
+    ),
+    "a second KL beside self_correction": (
+        lambda s, _: (
+            s["data"].update(max_correction_prompt_length=value(1500)),
+            s["update"].update(kl_coef=value(0.001)),
+            s["arms"].update(nfpo={"objective": "gspo", "self_correction": {"kl": value(0.1)}}),
+        ),
+        r"update.kl_coef=0.001: allowed beside self_correction is 0",
+    ),
     "change of nothing": (
         lambda s, _: s["arms"]["nfpo"].update(change={"update": {"lrr": value(1)}}),
         r"change.update.'lrr': did you mean 'lr'",
@@ -271,9 +299,9 @@ def test_values_in_hydras_grammar():
 
 def test_experiments_that_need_something_are_refused_by_name():
     with pytest.raises(
-        ValueError, match="ibpo-32b-score cannot be run by verl yet; it needs a trainer of two stages"
+        ValueError, match="ibpo-next-score cannot be run by verl yet; it needs an engine for a mixture"
     ):
-        overrides(FILES["paper"].get("ibpo-32b-score"), 0)
+        overrides(FILES["paper"].get("ibpo-next-score"), 0)
     with pytest.raises(ValueError, match=r"override='--help': allowed are settings of verl, NAME=VALUE"):
         overrides(FILES["paper"].get("nfpo-8b-nfpo"), 0, extra=["--help"])
 

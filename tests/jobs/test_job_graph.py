@@ -41,7 +41,7 @@ def changed(tmp_path, old, new, count=1):
 # --- runs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("scale", "number", "runs"), [("paper", 81, 279), ("one_gpu", 46, 138)])
+@pytest.mark.parametrize(("scale", "number", "runs"), [("paper", 82, 284), ("one_gpu", 47, 141)])
 def test_the_lists_are_those_of_the_experiments(scale, number, runs):
     path = SCALES / scale / "jobs.yaml"
     file, values = experiments(scale), load_yaml(path)
@@ -59,8 +59,8 @@ def test_the_lists_are_those_of_the_experiments(scale, number, runs):
         trained = [f"mpo-{model}-{task}" for model, task in OF_MPO]
         compared = {"nfpo": ["nfpo-1.7b", "nfpo-8b"], "ibpo": ["ibpo-32b"], "mpo": trained}
     assert {paper: list(items) for paper, items in values["compared"].items()} == compared
-    of_gspo = [name for name in wanted if re.fullmatch(r"ibpo-(32b|0\.6b)-gspo", name)]
-    assert list(values["revised"]) == [f"{name}-{seed}" for name in of_gspo for seed in file.get(name).seeds]
+    again = [name for name in wanted if re.fullmatch(r"ibpo-(32b|0\.6b)-(gspo|score)", name)]
+    assert list(values["revised"]) == [f"{name}-{seed}" for name in again for seed in file.get(name).seeds]
     assert values["ablated"] == {paper: names[:1] for paper, names in compared.items()}
     items = {name: item for each in values["compared"].values() for name, item in each.items()}
     assert all(item["setting"] == name for name, item in items.items())
@@ -135,7 +135,7 @@ def test_the_settings_of_an_experiment(tmp_path):
     assert {name for name in found if name.startswith("nfpo-0.6b-nfpo/")} == {
         f"nfpo-0.6b-nfpo/{name}" for name in names
     }
-    assert len(found) == 46 * 5 + 3 + 2 + 3  # of settings; of two untrained models; of GSPO's revisions
+    assert len(found) == 47 * 5 + 3 + 2 + 6  # of settings, of two untrained models, of revisions
     compared = read_json(tmp_path / "settings/nfpo-0.6b.json")
     assert compared["analysis"]["dynamics"]["horizons"] == [1, 2, 4, 8, 16]
     assert compared["setting"]["arms"]["nfpo"]["parameters"]["horizon"] == 4
@@ -256,7 +256,7 @@ def test_the_whole_graph_of_the_paper(repository):
     assert status == 0, text
     kinds = [re.search(r":(\w+)", line)[1] for line in text.splitlines() if "dvc.yaml:" in line]
     assert {kind: kinds.count(kind) for kind in kinds} == {
-        "settings": 1, "data": 81, "train": 279, "merge": 279, "evaluate": 279,
+        "settings": 1, "data": 82, "train": 284, "merge": 284, "evaluate": 284,
         "training": 2, "accuracy": 2, "dynamics": 2, "ablations": 1,
     }  # fmt: skip
 

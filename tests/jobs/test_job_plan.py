@@ -13,9 +13,9 @@ from rlvr.engines.jobs.plan import (
     HIGH,
     LOW,
     PROMPT,
-    corrections,
     plan,
     refusals,
+    second_answers,
     step_flops,
     steps_at_equal_compute,
     survival,
@@ -222,7 +222,7 @@ def test_corrections_are_written_and_trained_on_too():
     plain = experiment.model_copy(update={"counterfactual": None})
     wrong = experiment.expected.model_copy(update={"wrong_share": (0.25, 0.25)})
     experiment = experiment.model_copy(update={"expected": wrong})
-    assert corrections(plain, 0) == 0 and corrections(experiment, 0) == 256
+    assert second_answers(plain, 0) == 0 and second_answers(experiment, 0) == 256
     responses = experiment.update.steps * 256
     ends = zip(
         plan(plain).tokens, plan(experiment).tokens, experiment.expected.mean_response_length, strict=True
@@ -236,7 +236,36 @@ def test_corrections_are_written_and_trained_on_too():
     ]
     assert hours[0] < hours[1] < hours[2] < 4 * hours[0]
     some = experiment.counterfactual.model_copy(update={"targets": 1})
-    assert corrections(experiment.model_copy(update={"counterfactual": some}), 0) == 128
+    assert second_answers(experiment.model_copy(update={"counterfactual": some}), 0) == 128
+
+
+def test_every_response_has_a_second_turn_in_the_plan_of_score():
+    """As many answers again, each with a prompt of its own, and a pass of the base model over every row."""
+    experiment = experiments("one_gpu").get("ibpo-0.6b-score")
+    known, rollout = MODELS[experiment.model], experiment.rollout
+    shape = ModelShape(known.parameters, known.layers, known.heads, known.head_dim)
+    responses = rollout.prompts_per_step * rollout.responses_per_prompt
+    for which in (0, 1):
+        assert second_answers(experiment, which) == responses
+        mean = experiment.expected.mean_response_length[which]
+        long = min(PROMPT + mean, experiment.data.max_correction_prompt_length)
+        counts = Compute()
+        counts.add("base", "prefill", [PROMPT] * rollout.prompts_per_step)
+        counts.add("base", "decode", [mean] * responses, [PROMPT] * responses)
+        counts.add("correction", "prefill", [long] * responses)
+        counts.add("correction", "decode", [mean] * responses, [long] * responses)
+        for purpose, before in (("base", PROMPT), ("correction", long)):
+            for activity in ("train", "score", "score"):  # recomputed, and the base model's
+                counts.add(purpose, activity, [before + mean] * responses)
+        found = Ledger.from_dict(table_of(counts.row(0))).flops(shape)
+        assert step_flops(experiment, which) == pytest.approx(found, rel=1e-9)
+    free = experiment.self_correction.model_copy(update={"first_turn_kl": 0.0, "kl": 0.0})
+    free = experiment.model_copy(update={"self_correction": free})
+    assert experiment.anchored and not free.anchored
+    assert plan(free).hours < plan(experiment).hours
+    single = experiment.model_copy(update={"self_correction": None})
+    more = plan(experiment).tokens[1] - plan(single).tokens[1]
+    assert more == pytest.approx(experiment.update.steps * responses * mean)
 
 
 @pytest.mark.parametrize("scale", ["paper", "one_gpu"])
@@ -248,13 +277,13 @@ def test_arms_of_ibpo_have_equal_planned_compute(scale):
     arms = 0
     for name in names:
         experiment, gspo = file.get(name), file.get(f"{name.rsplit('-', 1)[0]}-gspo")
-        if experiment.counterfactual is None and not name.endswith("-gspo8"):
+        if experiment.second_pass is None and not name.endswith("-gspo8"):
             continue
         arms += 1
         assert experiment.update.steps == steps_at_equal_compute(experiment, gspo), name
         step, of_gspo = (sum(step_flops(e, which) for which in (0, 1)) / 2 for e in (experiment, gspo))
         assert abs(experiment.update.steps * step - gspo.update.steps * of_gspo) <= step / 2, name
-    assert arms == {"paper": 21, "one_gpu": 17}[scale]
+    assert arms == {"paper": 23, "one_gpu": 18}[scale]
 
 
 def test_flops_of_a_step_are_those_of_the_ledger():

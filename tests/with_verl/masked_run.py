@@ -21,7 +21,7 @@ from rlvr import objectives
 from rlvr.engines.local.policy import flatten, unflatten
 from rlvr.engines.local.update import MiniBatch, Updater
 from rlvr.engines.verl import PolicyLossConfig
-from rlvr.engines.verl.correcting import CorrectingTrainingWorker
+from rlvr.engines.verl.two_pass import TwoPassTrainingWorker
 
 FILLER, PAD = 4, 0
 ROWS = GROUPS * SIZE + FILLER
@@ -88,7 +88,7 @@ def main(folder):
     marks[0] = True  # a response that is updated as a whole
     policy.save_pretrained(folder)
     codec().tokenizer.save_pretrained(folder)
-    worker, engine = make_worker(folder, CorrectingTrainingWorker, ROWS // 2)
+    worker, engine = make_worker(folder, TwoPassTrainingWorker, ROWS // 2)
     theta = flatten(
         {n: full(p).detach().clone() for n, p in worker.engine.module.named_parameters()}, policy.shape
     )

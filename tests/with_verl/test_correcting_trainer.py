@@ -2,7 +2,6 @@
 advantages and padding, on a queue in memory and with responses that are made up."""
 
 import math
-import random
 
 import pytest
 import torch
@@ -11,222 +10,48 @@ import torch
 pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed: pip install -e '.[verl]'")
 pytest.importorskip("transfer_queue", reason="TransferQueue is not installed: pip install -e '.[verl]'")
 
-import transfer_queue as tq
-from tensordict import NonTensorStack, TensorDict
-from transfer_queue import KVBatchMeta
-from verl.utils import tensordict_utils as tu
+from two_pass_fixtures import (
+    ACTOR,
+    CODEC,
+    PROBLEMS,
+    PROMPTS,
+    SEED,
+    SIZE,
+    UPDATES,
+    Done,
+    OneStep,
+    Writer,
+    config_of,
+    patched,
+)
 
 from rlvr.advantages import group_relative
 from rlvr.config_corrections import Counterfactual
 from rlvr.counterfactual.prompts import TokenPrompts
 from rlvr.counterfactual.second_pass import choose_targets
-from rlvr.engines.jobs.policy import PLAIN_TEMPLATE
-from rlvr.engines.jobs.rows import row_of
 from rlvr.engines.local.corrections import CORRECTIONS, REFERENCES
 from rlvr.engines.local.rollout import derive_seed
-from rlvr.engines.verl import check
 from rlvr.engines.verl.correcting import CorrectingTrainer
-from rlvr.engines.verl.correction_rows import batch_of, rows_of
-from rlvr.problems import get_task
-from rlvr.problems.tokenizer import Codec, build_tokenizer
-from rlvr.verifiers import verify_integer
+from rlvr.engines.verl.trainer import RecordingTrainer
 
 pytestmark = pytest.mark.verl
 
-PROMPTS, SIZE, UPDATES, SEED = 6, 4, 2, 3
-TASK = get_task("word")
-PROBLEMS = list({p.prompt: p for p in TASK.generate("train", 40, 1, (1, 1))}.values())[:PROMPTS]
-TOKENIZER = build_tokenizer(TASK.words)
-TOKENIZER.chat_template = PLAIN_TEMPLATE
-CODEC = Codec(TOKENIZER)
-OWN = "trainer.v1.rlvr_ibpo"
 
-
-class Queue:
-    """verl's TransferQueue as far as the trainer uses it: rows of fields, and a tag each, by key."""
-
-    def __init__(self):
-        self.fields, self.tags = {}, {}
-
-    def kv_batch_put(self, keys, partition_id, fields=None, tags=None):
-        for row, key in enumerate(keys):
-            if fields is not None:
-                for name, values in fields.items():
-                    value = values.unbind()[row] if isinstance(values, torch.Tensor) else values[row]
-                    self.fields.setdefault(key, {})[name] = getattr(value, "data", value)
-            if tags is not None:
-                self.tags.setdefault(key, {}).update(tags[row])
-        known = sorted(set.intersection(*(set(self.fields.get(key, ())) for key in keys)))
-        tags = [self.tags[key] for key in keys]
-        return KVBatchMeta(partition_id=partition_id, keys=list(keys), tags=tags, fields=known)
-
-    def kv_batch_get(self, keys, partition_id, select_fields=None):
-        out = {}
-        for name in select_fields or self.fields[keys[0]]:
-            if not all(name in self.fields[key] for key in keys):
-                continue
-            values = [self.fields[key][name] for key in keys]
-            if isinstance(values[0], torch.Tensor):
-                out[name] = torch.nested.as_nested_tensor([v.clone() for v in values], layout=torch.jagged)
-            else:
-                out[name] = NonTensorStack(*values)
-        return TensorDict(out, batch_size=len(keys))
-
-    def kv_clear(self, keys, partition_id):
-        for key in [keys] if isinstance(keys, str) else keys:
-            self.fields.pop(key, None)
-            self.tags.pop(key, None)
-
-    def kv_list(self):
-        return {"train": {key: dict(tag) for key, tag in self.tags.items()}}
-
-
-class Writer:
-    """An agent loop manager: answers of made-up quality, graded; a problem in ``undecided`` gets none, and
-    ``lost`` names sessions of corrections that nothing could be said about."""
-
-    def __init__(self, queue, undecided=(), lost=()):
-        self.queue, self.undecided, self.lost = queue, undecided, lost
-        self.random, self.asked = random.Random(0), []
-
-    def generate_sequences(self, batch):
-        for row in rows_of(batch):
-            corrects = "__rollout_n__" in row
-            text = TOKENIZER.apply_chat_template(row["raw_prompt"], tokenize=False)
-            prompt = TOKENIZER(text, add_special_tokens=False)["input_ids"]
-            self.asked.append(prompt)
-            problem = next(
-                p for p in PROBLEMS if prompt[: len(CODEC.encode(p.prompt))] == CODEC.encode(p.prompt)
-            )
-            for session in range(row.get("__rollout_n__", SIZE)):
-                if problem in self.undecided or (corrects and session in self.lost):
-                    continue
-                ids = self.answer(problem)
-                text, ended = CODEC.responses([ids])
-                score = torch.zeros(len(ids))
-                score[-1] = float(verify_integer(text[0], problem.answer, ended[0]).correct)
-                key = f"{row['uid']}_{session}_0"
-                self.queue.fields[key] = {
-                    "uid": row["uid"],
-                    "prompts": torch.tensor(prompt),
-                    "responses": torch.tensor(ids),
-                    "input_ids": torch.tensor(prompt + ids),
-                    "response_mask": torch.ones(len(ids), dtype=torch.long),
-                    "rm_scores": score,
-                    "rollout_log_probs": -torch.rand(len(ids)),
-                    "num_turns": 2,
-                }
-                length = {"prompt_len": len(prompt), "response_len": len(ids), "seq_len": len(prompt + ids)}
-                self.queue.tags[key] = length | {"min_global_steps": 0, "max_global_steps": 0}
-            status = "failure" if problem in self.undecided else "finished"
-            self.queue.tags[row["uid"]] |= {"status": status}
-
-    def answer(self, problem):
-        ids = CODEC.encode(problem.solution, end=True)
-        digits = [place for place, token in enumerate(ids) if CODEC.classes[token] == "digit"]
-        for place in self.random.sample(digits, self.random.choice([0, 0, 1, 2])):
-            ids[place] = CODEC.encode(str(self.random.randrange(10)))[0]
-        return ids[: self.random.choice([len(ids), len(ids), len(ids) - 1])]
-
-
-class Workers:
-    """The actor's worker group: remembers what it was asked to train on."""
-
-    def __init__(self, ranks):
-        self._dispatch_info = {"actor": list(range(ranks))}
-        self.batch = None
-
-    def update_actor(self, batch):
-        self.batch = batch
-        return tu.get_tensordict({}, {"metrics": {"loss": [0.0], "mfu": [0.0]}})
-
-
-class Step(CorrectingTrainer):
-    """Through one step, without what starts processes."""
-
-    ends = frozenset({CODEC.eos_id})
-
-    def run(self, queue, writer, ranks=1):
-        self.tokenizer, self.global_steps = TOKENIZER, 1
-        self.agent_loop_manager, self.actor_rollout_wg = writer, Workers(ranks)
-        self.replay_buffer.poll_interval = 0.0
-        self.distillation_config = None
-        rows = [row_of(problem, n, "train") for n, problem in enumerate(PROBLEMS)]
-        self._asked = {}
-        batch = batch_of(
-            [
-                {"raw_prompt": row.pop("prompt"), "index": n, "uid": f"prompt-{n}"} | row
-                for n, row in enumerate(rows)
-            ]
-        )
-        tu.assign_non_tensor_data(batch, "global_steps", 1)
-        self._submit_batch_to_rollout(batch)
-        metrics = {}
-        batch, more = self.replay_buffer.sample(global_steps=1, partition_id="train", batch_size=PROMPTS)
-        metrics |= more
-        self.sampled = list(batch.keys)
-        batch = self._balance_batch(batch, metrics)
-        batch = self._compute_old_log_prob(batch, metrics)
-        batch = self._compute_advantage(batch, metrics)
-        return self._update_actor(batch, metrics), metrics
+class Step(OneStep, CorrectingTrainer):
+    pass
 
 
 @pytest.fixture
 def run(monkeypatch):
     def run(ranks=1, undecided=(), lost=(), **counterfactual):
-        queue = Queue()
-        for name in ("kv_batch_put", "kv_batch_get", "kv_clear", "kv_list"):
-            monkeypatch.setattr(tq, name, getattr(queue, name))
-        settings = Counterfactual(**counterfactual)
-        block = {name: "null" if v is None else v for name, v in settings.model_dump().items()}
+        queue, settings = patched(monkeypatch), Counterfactual(**counterfactual)
         masked = settings.variant == "mask"
-        given = {
-            "actor_rollout_ref.actor.policy_loss.loss_mode": "masked_gspo" if masked else "rlvr.gspo",
-            "actor_rollout_ref.actor.ppo_mini_batch_size": PROMPTS // UPDATES,
-            "actor_rollout_ref.actor.use_dynamic_bsz": True,
-            "actor_rollout_ref.rollout.n": SIZE,
-            "actor_rollout_ref.rollout.prompt_length": 1024,
-            "data.train_batch_size": PROMPTS,
-            "data.seed": SEED,
-            "algorithm.adv_estimator": "grpo",
-            "algorithm.rollout_correction.bypass_mode": True,
-            "trainer.v1.trainer_mode": "rlvr_ibpo",
-            f"+{OWN}": "{counterfactual:{" + ",".join(f"{k}:{v}" for k, v in block.items()) + "}}",
-        }
-        config = check.composed([f"{name}={value}" for name, value in given.items()], "ppo_trainer")
-        trainer, writer = Step(config), Writer(queue, undecided, lost)
-        batch, metrics = trainer.run(queue, writer, ranks)
-        return Done(trainer, queue, writer, batch, metrics, settings)
+        loss = {f"{ACTOR}.policy_loss.loss_mode": "masked_gspo" if masked else "rlvr.gspo"}
+        trainer = Step(config_of("rlvr_ibpo", "counterfactual", settings, **loss))
+        writer = Writer(queue, undecided, lost)
+        return Done(trainer, queue, writer, *trainer.run(writer, ranks))
 
     return run
-
-
-class Done:
-    def __init__(self, trainer, queue, writer, batch, metrics, settings):
-        self.trainer, self.queue, self.writer, self.batch = trainer, queue, writer, batch
-        self.metrics, self.settings = metrics, settings
-        self.real = [
-            key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")
-        ]
-        self.base = sorted(key for key in self.real if key.startswith("prompt-"))
-        self.corrections = [key for key in self.real if not key.startswith("prompt-")]
-
-    def field(self, key, name):
-        return self.queue.fields[key][name]
-
-    def score(self, key):
-        return float(self.field(key, "rm_scores").sum())
-
-    @property
-    def matrix(self):
-        scores = torch.full((PROMPTS, SIZE), math.nan)
-        for key in self.base:
-            number, session = key.removeprefix("prompt-").split("_")[:2]
-            scores[int(number), int(session)] = self.score(key)
-        return scores
-
-    def key_of(self, row):
-        return f"prompt-{row // SIZE}_{row % SIZE}_0"
 
 
 def test_every_wrong_response_is_corrected_under_the_prompt_of_the_local_engine(run):
@@ -340,7 +165,7 @@ def test_a_step_in_which_no_correction_could_be_decided_goes_on(run):
 def test_verl_s_metrics_are_those_of_the_responses(run, monkeypatch):
     done = run(corrections=3)
     seen = []
-    base = CorrectingTrainer.__mro__[1]
+    base = RecordingTrainer
     monkeypatch.setattr(
         base, "_compute_metrics", lambda self, batch, *a, **k: seen.append(batch.keys), raising=False
     )

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 CASES = ["nfpo", "nfpo-parameters", "rlvr.gspo", "with-pad"]
 
 
-def printed_by(program, folder):
+def printed_by(program, folder, *more):
     """What a program of this folder prints; one process of its own, world size 1."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -37,7 +37,7 @@ def printed_by(program, folder):
         "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), str(Path(rlvr.__file__).parents[1])]),
     }
     done = subprocess.run(
-        [sys.executable, str(HERE / program), str(folder)],
+        [sys.executable, str(HERE / program), str(folder), *map(str, more)],
         capture_output=True,
         text=True,
         env=environment,
@@ -128,6 +128,20 @@ def test_masks_and_filled_up_rows_of_a_step_with_corrections(tmp_path):
     assert found["loss"][0] == pytest.approx(found["loss"][1], rel=1e-4, abs=1e-6)
     assert found["difference_without_mask"] > 0.1 * found["largest_gradient"]
     assert found["difference_of_sixteen"] > 0.1 * found["largest_gradient"]
+
+
+@pytest.mark.parametrize("micro", [4, 8, 16])
+def test_each_turn_has_its_own_weight_of_the_penalty(tmp_path, micro):
+    """Sixteen rows in micro-batches of any size: first turns without an advantage, second turns, filler."""
+    found = printed_by("anchored_run.py", tmp_path, micro)
+    assert found["largest_gradient"] > 0.01
+    assert found["gradient_difference"] < 3e-6 * found["largest_gradient"]
+    assert found["difference_without_penalty"] > 0.1 * found["largest_gradient"]
+    assert found["difference_of_swapped_weights"] > 0.1 * found["largest_gradient"]
+    for name in ("loss", "anchor_kl", "correction_anchor_kl"):
+        theirs, ours = found[name]
+        assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-6), name
+        assert abs(ours) > 1e-3
 
 
 def test_without_ray(results):

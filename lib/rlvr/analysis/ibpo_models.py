@@ -10,6 +10,7 @@ from rlvr.analysis.compute_curves import ledger_frame
 from rlvr.analysis.ibpo_ablations import success_by_fifths, success_parts
 from rlvr.analysis.ibpo_scores import BEST_OF, LABELS, difference, score_frame
 from rlvr.analysis.study import Study
+from rlvr.engines.jobs.evaluation import REVISED
 from rlvr.evaluation import Estimate, seed_interval
 from rlvr.reporting.cells import NOT_MEASURED, Exact
 from rlvr.reporting.claims import DECLARED
@@ -49,6 +50,11 @@ def lost_steps(metrics: pd.DataFrame) -> int:
     """Steps of all runs whose metrics a kill took: what they computed is estimated from their neighbours."""
     steps = metrics.groupby(["arm", "seed"])["step"].transform("max")
     return int((metrics["reward"].isna() & (metrics["step"] < steps)).sum())
+
+
+def revised_arms(study: Study) -> dict[str, str]:
+    """Method at test time, of those whose revisions there are: arm whose samples it revises."""
+    return {method: REVISED[study.paper][method][0] for method in study.revised}
 
 
 def methods_of(scores: pd.DataFrame) -> dict[str, str]:

@@ -109,7 +109,7 @@ class _Runs:
         self.seeds = file.settings[setting].seeds
         self.graph = PurePosixPath(file.scale_file).with_name("dvc.yaml")
         self.paper = file.settings[setting].paper
-        self.revised = REVISED.get(self.paper, {})
+        self.revised = {method: arm for method, (arm, _) in REVISED.get(self.paper, {}).items()}
         self.experiments: dict[str, Experiment] = {}
         names = NAMES[self.paper]
         for arm in file.settings[setting].run:
@@ -225,6 +225,7 @@ def _own(update: Update) -> dict[str, str]:
 def _recipe(experiment: Experiment) -> Recipe:
     blocks = {
         "counterfactual": experiment.counterfactual,
+        "self_correction": experiment.self_correction,
         "mtp": experiment.mtp and _mtp(experiment.mtp),
         "critic": experiment.critic and _critic(experiment.critic),
         "sampling": Sampling(dynamic=True, max_batches=None) if experiment.dynamic_sampling else None,

@@ -2,7 +2,7 @@
 
 They ask what the tests of :mod:`rlvr.reporting.claims_ibpo` ask; ``ibpo-c3`` is exact and has no other. What
 differs: compute is equal by plan, every benchmark counts once in an accuracy, Best-of-N asks the grader
-itself, and what no verl job does (SCoRe) is a part that is not measured, which leaves a claim open.
+itself, and what was not run is a part that is not measured, which leaves a claim open.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 STEPS = "trainer.total_training_steps"
 SCHEDULE = "actor_rollout_ref.actor.optim.lr_scheduler_type"
+STAGES = ".self_correction.stage1_share"
 #: Files and folders: the name counts, not where it lies.
 PATHS = re.compile(r"data\.train_files|(?:.*\.)?model\.path|.*\.policy_loss\.mtp\.start")
 #: Where things lie, how they are shared out, what is looked at: another value changes no update.
@@ -51,7 +52,7 @@ def changed_settings(before: Sequence[str], now: Sequence[str]) -> list[str]:
     """``NAME: OLD, now NEW`` for every override of verl that would make another training.
 
     More steps are a longer training where the learning rate is constant, and another one where its schedule
-    runs over all steps.
+    runs over all steps, or a stage over a share of them.
     """
     old, new = _values(before), _values(now)
     out = []
@@ -62,7 +63,8 @@ def changed_settings(before: Sequence[str], now: Sequence[str]) -> list[str]:
 
 
 def _counts(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> bool:
-    return name == STEPS and {old.get(SCHEDULE), new.get(SCHEDULE)} != {"constant"}
+    staged = any(name.endswith(STAGES) for name in (*old, *new))
+    return name == STEPS and (staged or {old.get(SCHEDULE), new.get(SCHEDULE)} != {"constant"})
 
 
 def _values(words: Sequence[str]) -> dict[str, str]:

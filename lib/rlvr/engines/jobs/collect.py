@@ -56,7 +56,8 @@ DIFFERENCES = {
     "mask of a record": "with a KL loss, whether any part of the loss moves the token",
     "compute": "every row trained on computes its prompt again; validation is not counted; a step whose "
     "metrics were lost counts as between its neighbours",
-    "loss, its metrics": "with corrections, of responses and corrections together",
+    "loss, its metrics": "with corrections or second turns, of these and the responses together; anchor_kl "
+    "is of the first turns",
     "val_pass1": "the mean over validation sets, of several samples a problem where the experiment says so",
 }
 ACTOR = "actor/"

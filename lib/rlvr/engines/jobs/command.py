@@ -25,7 +25,14 @@ REWARD: dict[str, Any] = {
 #: Our trainer, which keeps records (``rlvr.engines.verl.trainer``); verl imports it where this names it.
 TRAINER = "rlvr_sync"
 CORRECTING = "rlvr_ibpo"  # the same with a second generation pass (``rlvr.engines.verl.correcting``)
-ENVIRONMENT = {"VERL_USE_EXTERNAL_MODULES": "rlvr.engines.verl.trainer"}
+SELF_CORRECTING = "rlvr_self_correction"  # and in two stages (``rlvr.engines.verl.self_correcting``)
+#: By the block of an experiment that asks for a second pass: (trainer, its module).
+TRAINERS = {
+    None: (TRAINER, "rlvr.engines.verl.trainer"),
+    "counterfactual": (CORRECTING, "rlvr.engines.verl.correcting"),
+    "self_correction": (SELF_CORRECTING, "rlvr.engines.verl.self_correcting"),
+}
+ENVIRONMENT = {"VERL_USE_EXTERNAL_MODULES": TRAINERS[None][1]}
 TARGET = "rlvr.engines.verl.PolicyLossConfig"
 #: Values of an experiment that are one setting of verl each.
 KEYS = {
@@ -148,10 +155,10 @@ def overrides(
         **_loss(experiment),
         f"{ACTOR}.ppo_mini_batch_size": update.minibatch_responses // experiment.rollout.responses_per_prompt,
         f"{ACTOR}.use_dynamic_bsz": True,
-        f"{ACTOR}.use_kl_loss": update.kl_coef > 0,
+        f"{ACTOR}.use_kl_loss": experiment.anchored,
         # rows come in the order in which their responses ended: unshuffled, the first update of a step would
-        # have the short ones and the last the long ones. With corrections the trainer orders them by prompt
-        f"{ACTOR}.shuffle": experiment.counterfactual is None,
+        # have the short ones and the last the long ones. With a second pass the trainer orders them by prompt
+        f"{ACTOR}.shuffle": experiment.second_pass is None,
         f"{ACTOR}.grad_clip": update.grad_clip,  # of verl's older workers
         f"{ACTOR}.data_loader_seed": seed,
         f"{ACTOR}.fsdp_config.seed": seed,
@@ -173,13 +180,13 @@ def overrides(
     }
     plain = dict(leaves(experiment.model_dump()))
     values |= {name: plain[key] for key, name in KEYS.items()}
-    if experiment.counterfactual is not None:
+    if experiment.second_pass:
         values |= {
             f"{ROLLOUT}.prompt_length": experiment.data.max_correction_prompt_length,
             f"{ROLLOUT}.max_model_len": experiment.data.longest,
         }
-    if update.kl_coef > 0:
-        values[f"{ACTOR}.kl_loss_coef"] = update.kl_coef
+    if experiment.anchored:
+        values[f"{ACTOR}.kl_loss_coef"] = update.kl_coef  # 0 where our trainer adds the penalty
     if update.loss_agg_mode == "seq-mean-token-sum-norm":
         values[f"{ACTOR}.loss_scale_factor"] = experiment.data.max_response_length
     if experiment.dynamic_sampling:
@@ -211,21 +218,19 @@ def overrides(
 
 def trainer_of(experiment: Experiment) -> str:
     """``trainer.v1.trainer_mode``."""
-    return TRAINER if experiment.counterfactual is None else CORRECTING
+    return TRAINERS[experiment.second_pass][0]
 
 
 def environment_of(experiment: Experiment) -> dict[str, str]:
     """What the job's environment has to name, in all of its processes."""
-    if experiment.counterfactual is None:
-        return ENVIRONMENT
-    return {"VERL_USE_EXTERNAL_MODULES": "rlvr.engines.verl.correcting"}
+    return {"VERL_USE_EXTERNAL_MODULES": TRAINERS[experiment.second_pass][1]}
 
 
 def trainer_settings(experiment: Experiment, where: str) -> dict[str, Any]:
     """What our trainer reads."""
     out = records_settings(experiment, where)
-    if experiment.counterfactual is not None:
-        out["counterfactual"] = experiment.counterfactual.model_dump(mode="json")
+    if block := experiment.second_pass:
+        out[block] = getattr(experiment, block).model_dump(mode="json")
     return out
 
 

@@ -15,7 +15,10 @@ from rlvr.engines.jobs.policy import PLAIN_TEMPLATE
 
 _ROLLOUT, _ACTOR, _MODEL = (f"actor_rollout_ref.{part}" for part in ("rollout", "actor", "model"))
 _VLLM = f"{_ROLLOUT}.engine_kwargs.vllm"
-MODE, CORRECTING_MODE = "sync_cpu", "ibpo_cpu"  # the trainers of rlvr.engines.verl.cpu
+#: The trainers of rlvr.engines.verl.cpu.
+MODE, CORRECTING_MODE, SELF_CORRECTING_MODE = "sync_cpu", "ibpo_cpu", "self_correction_cpu"
+#: By the block of an experiment that asks for a second pass.
+MODES = {None: MODE, "counterfactual": CORRECTING_MODE, "self_correction": SELF_CORRECTING_MODE}
 #: What a Ray is started with. Logical: verl's actors ask for whole cores before they do anything, and wait
 #: for ever without.
 RAY = {"cpus": 16, "gpus": 1}
@@ -123,7 +126,7 @@ def job_settings(
     """A job through a Ray that runs: (words after those of the experiment, the job's environment, what that
     Ray is started with). ``own``: settings of the job beside the experiment's."""
     where = str(folder(experiment, experiment.seeds[0], str(root)))
-    mode = MODE if experiment.counterfactual is None else CORRECTING_MODE
+    mode = MODES[experiment.second_pass]
     trainer = {"trainer.v1.trainer_mode": mode, f"+trainer.v1.{mode}": trainer_settings(experiment, where)}
     words = overrides(EMBEDDED, own, trainer, without=OF_OWN_RAY)
     return words, dict(ENVIRONMENT), {**RAY, "environment": ENVIRONMENT, "store": STORE}

@@ -65,11 +65,6 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
             f"{arm}: sampling is what the local engine has beside a loss; allowed with engine verl are "
             "recipes without it"
         )
-    if recipe.self_correction is not None:
-        raise ValueError(
-            f"{arm}: self_correction trains in two stages, which a verl job does not; allowed with engine "
-            "verl are recipes without it"
-        )
     if get_task(scale.problems.task).grader != "integer":
         raise ValueError(
             f"problems.task={scale.problems.task!r}: verl jobs grade generated problems by whole numbers; "
@@ -92,16 +87,20 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
         # the problem, the response and its references, each with a token after it, and the end of the prompt
         corrected = longest + (1 + given.references) * (train.max_new_tokens + 1) + 1
         rows += given.corrections  # at most, of each response
+    elif recipe.self_correction is not None:
+        corrected = longest + train.max_new_tokens + 2
+        rows += 1
     return Experiment(
         name=arm,
         scale=scale.scale,
-        paper="nfpo" if recipe.counterfactual is None else "ibpo",
+        paper="nfpo" if rows == 1 else "ibpo",
         model=SOURCE,
         seeds=(seed,),
         needs=None,
         objective=objectives.get(recipe.objective).name,
         parameters={name: value for name, value in parameters.items() if name != "mtp_gradient"},
         counterfactual=recipe.counterfactual,
+        self_correction=recipe.self_correction,
         mtp=_modules(arm, recipe),
         critic=_critic(arm, recipe, train),
         data=GeneratedData(

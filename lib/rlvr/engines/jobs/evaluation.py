@@ -11,8 +11,17 @@ from rlvr.engines.jobs.experiments import Experiment
 
 CONFIDENCE = 0.95
 GRADERS = 8  # processes; changes no number
-#: Method at test time, of a paper's settings: arm whose samples it revises.
-REVISED: Mapping[str, Mapping[str, str]] = {"ibpo": {"gspo_prompt": "gspo"}}
+#: Method at test time, of a paper's settings: (arm whose samples it revises, references beside each). SCoRe's
+#: answer is its second turn, which is asked for as in training.
+REVISED: Mapping[str, Mapping[str, tuple[str, int]]] = {
+    "ibpo": {"gspo_prompt": ("gspo", 1), "score_second": ("score", 0)}
+}
+
+
+def references_of(experiment: Experiment) -> int | None:
+    """References beside a sample of ``experiment`` that is revised at test time; None: none is revised."""
+    methods = REVISED.get(experiment.paper, {})
+    return dict(methods.values()).get(experiment.name.rpartition("-")[2])
 
 
 def model_folder(experiment: Experiment, seed: int, root: str = "runs") -> PurePosixPath:

@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rlvr import objectives
 from rlvr.config import Count, Rate, _Section, fault_lines, load_yaml
-from rlvr.config_corrections import Counterfactual
+from rlvr.config_corrections import Counterfactual, SelfCorrection
 from rlvr.engines.jobs.hardware import MODELS
 from rlvr.engines.jobs.sections import (
     SECTIONS,
@@ -48,6 +48,7 @@ SOURCES = "'text: where', 'public: where', 'choice: why', 'release' and 'verl de
 #: Keys of a setting that say what is what; all others are values, and have a source.
 WITHOUT_SOURCE = frozenset({"paper", "needs", "run", "objective"})
 Paper = Literal["nfpo", "ibpo", "mpo"]
+SECOND_PASSES = ("counterfactual", "self_correction")  # blocks of an arm, one of them at most
 #: Sections of an analysis that one paper has and no other.
 OF_ONE_PAPER = {"dynamics": "nfpo", "reach": "ibpo"}
 
@@ -95,6 +96,7 @@ class Experiment(_Section):
     parameters: dict[str, Any]
     method: dict[str, Any] = Field(default_factory=dict)
     counterfactual: Counterfactual | None = None
+    self_correction: SelfCorrection | None = None
     mtp: Modules | None = None  # modules beside the actor
     critic: Critic | None = None
     data: Data
@@ -106,6 +108,18 @@ class Experiment(_Section):
     records: Records
     hardware: Hardware
     expected: Expected
+
+    @property
+    def second_pass(self) -> str | None:
+        """Name of the block that asks for a second generation pass."""
+        given = [name for name in SECOND_PASSES if getattr(self, name) is not None]
+        return given[0] if given else None
+
+    @property
+    def anchored(self) -> bool:
+        """Whether the log-probs of a reference policy, the base model, are computed."""
+        own = self.self_correction
+        return self.update.kl_coef > 0 or (own is not None and max(own.first_turn_kl, own.kl) > 0)
 
     @property
     def dynamic_sampling(self) -> bool:
@@ -141,10 +155,15 @@ class Experiment(_Section):
                 f"tokens_per_gpu={update.tokens_per_gpu} * sequence_parallel={parallel} must hold the "
                 f"longest prompt and response, {longest} tokens"
             )
-        if self.counterfactual is not None and not self.data.max_correction_prompt_length:
+        if self.second_pass and not self.data.max_correction_prompt_length:
             raise ValueError(
-                "data.max_correction_prompt_length=None: allowed beside counterfactual are tokens, more than "
-                f"max_prompt_length={self.data.max_prompt_length}"
+                f"data.max_correction_prompt_length=None: allowed beside {self.second_pass} are tokens, more "
+                f"than max_prompt_length={self.data.max_prompt_length}"
+            )
+        if self.self_correction is not None and update.kl_coef:
+            raise ValueError(
+                f"update.kl_coef={update.kl_coef}: allowed beside self_correction is 0, which has weights of "
+                "its own for each turn and stage"
             )
         if self.counterfactual is not None and self.expected.wrong_share is None:
             raise ValueError(
@@ -315,6 +334,7 @@ def _experiment(scale: str, name: str, setting: Setting, arm: Arm) -> Experiment
             "parameters": arm.parameters,
             "method": arm.method,
             "counterfactual": arm.counterfactual,
+            "self_correction": arm.self_correction,
             "mtp": arm.mtp,
             "critic": setting.critic if _has_critic(arm.objective) else None,
         }
@@ -338,8 +358,8 @@ def _check_objective(experiment: Experiment) -> None:
     if modules is not None:
         if not of_modules:
             raise ValueError(f"{objective.name} takes no modules: allowed is no section `mtp`")
-        if experiment.counterfactual is not None:
-            raise ValueError("mtp beside counterfactual: no trainer has both; allowed is one of them")
+        if second := experiment.second_pass:
+            raise ValueError(f"mtp beside {second}: no trainer has both; allowed is one of them")
         if "mtp_gradient" in given:
             raise ValueError("mtp_gradient is no parameter of an arm: allowed is mtp.policy_gradient")
         if experiment.update.sequence_parallel > 1:

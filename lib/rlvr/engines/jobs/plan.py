@@ -7,11 +7,11 @@ The model of one step, per GPU:
   its longest response ends, which at these lengths is always one cut off at the limit. Lengths are
   exponential, cut at the limit, with the expected mean; more than ``max_num_seqs`` go in waves.
 - *Training.* ``6 N`` FLOPs a token, ``2 N`` more since activations are computed again, ``2 N`` for each
-  pass without gradients (recomputed log-probs, a critic's values), plus attention's, at a share of the
-  card's peak.
+  pass without gradients (recomputed log-probs, a reference policy's, a critic's values), plus attention's,
+  at a share of the card's peak.
 - *Dynamic sampling*, where there is any: the groups that it discards are written like those it keeps.
-- *Corrections*, where there are any: a second writing, one after the other, of so many for each response that
-  is expected to be wrong; and what they add to training.
+- *A second pass*, where there is one: a second writing, after the first, of so many corrections for each
+  response that is expected to be wrong, or of a second turn for every response; and what it adds to training.
 - *Around it.* Weights to the rollout engine, rewards, data: a constant, and the weights over the bus.
 
 Validation, checkpoints and the final evaluation use the same parts. ``LOW`` and ``HIGH`` are the two ends
@@ -193,7 +193,7 @@ def training_seconds(
     """To train on ``tokens`` of prompts and responses, and for the passes before it."""
     critic = objectives.get(experiment.objective).advantages == "critic"
     trained = 8 * experiment.update.epochs * (2 if critic else 1)
-    passes = 2 * (experiment.update.recompute + critic + (experiment.update.kl_coef > 0))
+    passes = 2 * (experiment.update.recompute + critic + experiment.anchored)
     attention = 2 * model.layers * model.heads * model.head_dim * (PROMPT + mean)  # beside 2 N, causal
     flops = tokens * (trained + passes) * (model.active_parameters + attention / 2)
     # the modules: trained, or a pass without gradients, and one more for their old log-probs
@@ -208,9 +208,9 @@ def _end(experiment: Experiment, model: Model, card: Card, which: int) -> tuple[
     mean, longest = experiment.expected.mean_response_length[which], experiment.data.max_response_length
     rollout, update = experiment.rollout, experiment.update
     responses = rollout.prompts_per_step * rollout.responses_per_prompt
-    second = corrections(experiment, which)
+    second = second_answers(experiment, which)
     trained = responses * (PROMPT + mean)
-    if second and experiment.counterfactual.joint:
+    if second and _trains_on_second(experiment):
         trained += second * (_correction_prompt(experiment, mean) + mean)
     discarded = experiment.expected.discarded_share[which] if experiment.dynamic_sampling else 0.0
     written = responses / (1 - discarded)
@@ -251,7 +251,8 @@ def step_flops(experiment: Experiment, which: int) -> float:
 
     shape, rollout, update = MODELS[experiment.model].shape, experiment.rollout, experiment.update
     mean = experiment.expected.mean_response_length[which]
-    over_rows = PASSES["train"] * update.epochs + PASSES["score"] * update.recompute
+    over_rows = PASSES["train"] * update.epochs
+    over_rows += PASSES["score"] * (update.recompute + experiment.anchored)
 
     def sequence(tokens: float, context: float = 0.0) -> float:
         return shape.flops(tokens, tokens * context + tokens * (tokens + 1) / 2)
@@ -260,16 +261,20 @@ def step_flops(experiment: Experiment, which: int) -> float:
     discarded = experiment.expected.discarded_share[which] if experiment.dynamic_sampling else 0.0
     written = (prompts * sequence(PROMPT) + responses * sequence(mean, PROMPT)) / (1 - discarded)
     total = written + responses * over_rows * sequence(PROMPT + mean)
-    if second := corrections(experiment, which):
+    if second := second_answers(experiment, which):
         settings, long = experiment.counterfactual, _correction_prompt(experiment, mean)
-        total += second / settings.corrections * sequence(long) + second * sequence(mean, long)
-        total += second * over_rows * sequence(long + mean) * settings.joint
+        of_a_prompt = 1 if settings is None else settings.corrections
+        total += second / of_a_prompt * sequence(long) + second * sequence(mean, long)
+        total += second * over_rows * sequence(long + mean) * _trains_on_second(experiment)
     return total
 
 
-def corrections(experiment: Experiment, which: int) -> float:
-    """Of a step, at one end of the band."""
+def second_answers(experiment: Experiment, which: int) -> float:
+    """What the second pass of a step writes, at one end of the band: corrections of wrong responses, or a
+    second turn for every response."""
     settings, rollout = experiment.counterfactual, experiment.rollout
+    if experiment.self_correction is not None:
+        return float(rollout.prompts_per_step * rollout.responses_per_prompt)
     if settings is None:
         return 0.0
     wrong = experiment.expected.wrong_share[which] * rollout.responses_per_prompt
@@ -277,9 +282,14 @@ def corrections(experiment: Experiment, which: int) -> float:
     return rollout.prompts_per_step * targets * settings.corrections
 
 
+def _trains_on_second(experiment: Experiment) -> bool:
+    return experiment.counterfactual is None or experiment.counterfactual.joint
+
+
 def _correction_prompt(experiment: Experiment, mean: float) -> float:
     """Tokens: the problem, the response and its references, as long as they may be shown."""
-    shown = PROMPT + (1 + experiment.counterfactual.references) * mean
+    settings = experiment.counterfactual
+    shown = PROMPT + (1 + (0 if settings is None else settings.references)) * mean
     return min(shown, experiment.data.max_correction_prompt_length)
 
 
@@ -313,7 +323,7 @@ def _memory(experiment: Experiment, model: Model, card: Card) -> tuple[float, fl
     State is float32: weights, gradients, two moments, sharded over all GPUs. An update adds one layer in
     bfloat16, the input of every layer, and the logits of a micro-batch: bfloat16, float32 and its gradient.
     MTP modules are gathered as a whole, with their gradients if they learn, and have their logits one after
-    the other.
+    the other. A reference policy stays in the host's memory, where verl puts it.
     """
     update = experiment.update
     critic = objectives.get(experiment.objective).advantages == "critic" and not update.offload

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rlvr import objectives
 from rlvr.config import Count, Dynamics, Positive, Rate, Report, _Section
-from rlvr.config_corrections import Counterfactual
+from rlvr.config_corrections import Counterfactual, SelfCorrection
 from rlvr.engines.jobs.hardware import CARDS
 from rlvr.losses import AGGREGATIONS
 from rlvr.mtp.settings import ModuleSettings
@@ -230,7 +230,9 @@ class Arm(_Section):
     #: What the method takes beside its objective; for the trainer that ``needs`` names.
     method: dict[str, Any] = Field(default_factory=dict)
     needs: str | None = None  # what is missing before verl can run it
-    counterfactual: Counterfactual | None = None  # a second generation pass
+    #: A second generation pass: IBPO's, or the SCoRe-style baseline's.
+    counterfactual: Counterfactual | None = None
+    self_correction: SelfCorrection | None = None
 
     @model_validator(mode="after")
     def _mask_has_a_reader(self) -> Arm:
@@ -241,6 +243,14 @@ class Arm(_Section):
                 f"counterfactual.variant={self.counterfactual.variant!r} with objective={self.objective!r}: "
                 "allowed is the variant 'mask' with an objective that needs a token mask, and no other "
                 "with it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_second_pass(self) -> Arm:
+        if self.counterfactual is not None and self.self_correction is not None:
+            raise ValueError(
+                "counterfactual beside self_correction: no trainer has both; allowed is one of them"
             )
         return self
 

@@ -21,7 +21,7 @@ def count_rows(
     responses: Sequence[int],
     *,
     trained: int,
-    scored: bool,
+    scored: int,
 ) -> None:
     """Add responses and what they were generated, verified and trained for.
 
@@ -29,14 +29,15 @@ def count_rows(
         purpose: ``base`` or ``correction``.
         groups: the prompt of each row, by any name.
         prompts, responses: tokens of each row.
-        trained: passes of the update over each row; ``scored``: whether log-probs were recomputed.
+        trained: passes of the update over each row; ``scored``: passes without a gradient, for recomputed
+            log-probs and those of a reference policy.
     """
     first = {group: number for number, group in reversed(list(enumerate(groups)))}
     compute.add(purpose, "prefill", [prompts[number] for number in sorted(first.values())])
     compute.add(purpose, "decode", list(responses), list(prompts))
     compute.add(purpose, "verify", list(responses))
     rows = [a + b for a, b in zip(prompts, responses, strict=True)]
-    if scored:
+    for _ in range(scored):
         compute.add(purpose, "score", rows)
     for _ in range(trained):
         compute.add(purpose, "train", rows)

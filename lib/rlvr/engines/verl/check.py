@@ -27,6 +27,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from rlvr.engines.verl.correction_check import check_corrections
 from rlvr.engines.verl.losses import CARRIED, MTP, UNREAD_OF_POLICY_LOSS, PolicyLoss, handed, warnings_about
 from rlvr.engines.verl.registration import check_registration
+from rlvr.engines.verl.self_correction_check import check_self_correction
 from rlvr.engines.verl.surroundings import Failed, around, check_modules, check_trainer
 
 TESTED = "0.9.1"
@@ -69,7 +70,7 @@ def check(words: list[str], config_name: str = "ppo_trainer", other_version: boo
     except RuntimeError as error:
         raise Failed(str(error)) from error
     check_trainer(config, experimental=config_name in EXPERIMENTAL)
-    corrections = check_corrections(config)
+    corrections = [*check_corrections(config), *check_self_correction(config)]
     actor = build_actor(config)
     check_modules(config, actor.policy_loss.get("mtp", None))
     loss, grad_norm, metrics = run_once(actor)

@@ -6,13 +6,14 @@ trainer.v1.trainer_mode=rlvr_ibpo '+trainer.v1.rlvr_ibpo={counterfactual:{correc
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
 from rlvr import objectives
 from rlvr.config import fault_lines
+from rlvr.config_base import Section
 from rlvr.config_corrections import Counterfactual
 from rlvr.counterfactual.operators import fitting_operator
 from rlvr.engines.jobs.command import CORRECTING
@@ -23,6 +24,7 @@ from rlvr.registry import suggest
 MODES = (CORRECTING, CORRECTING_MODE)
 BLOCK = "counterfactual"
 PREFIX = "rlvr."
+Kind = TypeVar("Kind", bound=Section)
 
 
 def counterfactual_of(config: DictConfig) -> Counterfactual:
@@ -31,19 +33,8 @@ def counterfactual_of(config: DictConfig) -> Counterfactual:
     Raises:
         Failed: it is missing, or holds what is not allowed; says where.
     """
-    mode = config.trainer.v1.trainer_mode
-    where = f"trainer.v1.{mode}.{BLOCK}"
-    given = (config.trainer.v1.get(mode, None) or {}).get(BLOCK, None)
-    if given is None:
-        raise Failed(
-            f"{where} is not set: trainer_mode={mode} corrects by it; allowed are the settings of "
-            f"rlvr.config_corrections.Counterfactual, {{}} for its defaults"
-        )
-    plain = OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else given
-    try:
-        settings = Counterfactual.model_validate(plain)
-    except ValidationError as error:
-        raise Failed(f"{where}:\n{fault_lines(error, 'together')}") from None
+    settings = block_of(config, BLOCK, Counterfactual)
+    where = f"trainer.v1.{config.trainer.v1.trainer_mode}.{BLOCK}"
     try:
         fitting_operator(settings.operator, insertions=settings.insertions)
     except ValueError as error:
@@ -67,11 +58,7 @@ def check_corrections(config: DictConfig) -> list[str]:
     mode = v1.get("trainer_mode", None)
     masks = _needs_mask(config)
     if mode not in MODES:
-        if (v1.get(mode, None) or {}).get(BLOCK, None) is not None:
-            raise Failed(
-                f"trainer.v1.{mode}.{BLOCK} is read by nobody: allowed is trainer.v1.trainer_mode of "
-                f"{', '.join(MODES)}"
-            )
+        refuse_unread(config, BLOCK, MODES)
         if masks:
             raise Failed(
                 f"loss_mode={_loss_mode(config)} needs a mask of tokens, which trainer_mode={mode} does not "
@@ -86,7 +73,7 @@ def check_corrections(config: DictConfig) -> list[str]:
             "allowed is the variant mask with a loss that takes a mask (rlvr.masked_gspo), and no other "
             "with it"
         )
-    for name, value, fits, allowed in _requirements(config, settings):
+    for name, value, fits, allowed in [*shared_requirements(config), _weights(config, settings)]:
         if not fits:
             raise Failed(f"{name}={value} with trainer_mode={mode}: allowed is {allowed}")
     return [
@@ -102,13 +89,45 @@ def updates_of_step(config: DictConfig) -> int:
     return config.data.train_batch_size // config.actor_rollout_ref.actor.ppo_mini_batch_size
 
 
-def _requirements(config: DictConfig, settings: Counterfactual) -> list[tuple[str, Any, bool, str]]:
-    """(setting, its value, whether it is allowed, what is allowed)."""
+def block_of(config: DictConfig, block: str, kind: type[Kind]) -> Kind:
+    """``trainer.v1.<mode>.<block>`` as settings of a ``kind`` of :mod:`rlvr.config_corrections`.
+
+    Raises:
+        Failed: it is missing, or holds what is not allowed; says where.
+    """
+    mode = config.trainer.v1.trainer_mode
+    where = f"trainer.v1.{mode}.{block}"
+    given = (config.trainer.v1.get(mode, None) or {}).get(block, None)
+    if given is None:
+        raise Failed(
+            f"{where} is not set: trainer_mode={mode} corrects by it; allowed are the settings of "
+            f"rlvr.config_corrections.{kind.__name__}, {{}} for its defaults"
+        )
+    plain = OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else given
+    try:
+        return kind.model_validate(plain)
+    except ValidationError as error:
+        raise Failed(f"{where}:\n{fault_lines(error, 'together')}") from None
+
+
+def refuse_unread(config: DictConfig, block: str, modes: tuple[str, ...]) -> None:
+    """Raises :class:`Failed` where the trainer's settings have a ``block`` that only ``modes`` read."""
+    v1 = config.trainer.get("v1", None) or {}  # verl's experimental trainers have none
+    mode = v1.get("trainer_mode", None)
+    if (v1.get(mode, None) or {}).get(block, None) is not None:
+        raise Failed(
+            f"trainer.v1.{mode}.{block} is read by nobody: allowed is trainer.v1.trainer_mode of "
+            f"{', '.join(modes)}"
+        )
+
+
+def shared_requirements(config: DictConfig) -> list[tuple[str, Any, bool, str]]:
+    """(setting, its value, whether it is allowed, what is allowed), of every trainer with a second
+    generation pass."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     data, filters = config.data, config.algorithm.get("filter_groups", None) or {}
     context = rollout.max_model_len or math.inf
     longest = min(rollout.prompt_length + rollout.response_length, context)
-    weights = correction_of(config).get("rollout_is", None)
     modules = actor.policy_loss.get("mtp", None)
     tokens = actor.ppo_max_token_len_per_gpu * actor.ulysses_sequence_parallel_size
     return [
@@ -123,7 +142,7 @@ def _requirements(config: DictConfig, settings: Counterfactual) -> list[tuple[st
             "algorithm.filter_groups.enable",
             filters.get("enable", False),
             not filters.get("enable", False),
-            "False: groups without a right response are what corrections inform",
+            "False: groups without a right response are asked again too",
         ),
         (
             "actor_rollout_ref.actor.policy_loss.mtp",
@@ -151,12 +170,6 @@ def _requirements(config: DictConfig, settings: Counterfactual) -> list[tuple[st
             "2 and more: a group of one has no advantage",
         ),
         (
-            f"{CORRECTION}.rollout_is",
-            weights,
-            weights is None or settings.variant != "mask",
-            "null with the variant mask, which takes the place of its weights",
-        ),
-        (
             "actor_rollout_ref.rollout.prompt_length",
             rollout.prompt_length,
             rollout.prompt_length > data.max_prompt_length,
@@ -176,6 +189,16 @@ def _requirements(config: DictConfig, settings: Counterfactual) -> list[tuple[st
             f"at least the longest correction prompt and response, {longest} tokens",
         ),
     ]
+
+
+def _weights(config: DictConfig, settings: Counterfactual) -> tuple[str, Any, bool, str]:
+    weights = correction_of(config).get("rollout_is", None)
+    return (
+        f"{CORRECTION}.rollout_is",
+        weights,
+        weights is None or settings.variant != "mask",
+        "null with the variant mask, which takes the place of its weights",
+    )
 
 
 def _loss_mode(config: DictConfig) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlvr.checks import check_choice
-from rlvr.config_corrections import Counterfactual
+from rlvr.config_corrections import Counterfactual, SelfCorrection
 from rlvr.counterfactual.fitting import SHOWN, fitting_prompt
 from rlvr.counterfactual.prompts import TokenPrompts
 from rlvr.engines.jobs.rows import EMBEDDED
@@ -34,7 +34,7 @@ class CorrectionPrompts:
 
     def __init__(
         self,
-        settings: Counterfactual,
+        settings: Counterfactual | SelfCorrection,
         tokenizer: Any,
         count: Callable[[Chat], int],
         longest: int,
@@ -55,7 +55,8 @@ class CorrectionPrompts:
         if row["data_source"] == EMBEDDED:
             chat = [*before, asked | {"content": self._tokens(asked, response, references)}]
             return chat if self._fits(chat) else None
-        check_choice("counterfactual.template", self.settings.template, (TEXT_TEMPLATE,))
+        block = "counterfactual" if isinstance(self.settings, Counterfactual) else "self_correction"
+        check_choice(f"{block}.template", self.settings.template, (TEXT_TEMPLATE,))
         kind = row["extra_info"]["kind"]
         texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (response, *references)]
         said = fitting_prompt(

@@ -148,7 +148,7 @@ def _further_terms(config: DictConfig) -> list[str]:
     actor, lines = config.actor_rollout_ref.actor, []
     if actor.entropy_coeff:
         lines.append(f"verl adds its entropy term (actor.entropy_coeff={actor.entropy_coeff})")
-    if actor.use_kl_loss:
+    if actor.use_kl_loss and actor.kl_loss_coef:
         lines.append(f"verl adds its KL term (actor.kl_loss_coef={actor.kl_loss_coef})")
     if (config.get("distillation", None) or {}).get("enabled", False):
         lines.append("verl adds its distillation loss (distillation.enabled=True)")

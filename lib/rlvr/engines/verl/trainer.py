@@ -141,6 +141,7 @@ class RecordingTrainer(PPOTrainerSync):
         trained: bool = True,
     ) -> None:
         """What rows with these tags were generated, verified and trained for."""
+        recomputed = not correction_of(self.config).get("bypass_mode", False)
         count_rows(
             compute,
             purpose,
@@ -148,7 +149,7 @@ class RecordingTrainer(PPOTrainerSync):
             [tag["prompt_len"] for tag in tags],
             [tag["response_len"] for tag in tags],
             trained=self.config.actor_rollout_ref.actor.ppo_epochs * trained,
-            scored=trained and not correction_of(self.config).get("bypass_mode", False),
+            scored=(recomputed + self.use_reference_policy) * trained,
         )
 
     def _describe(self, batch: Any, metrics: dict) -> None:

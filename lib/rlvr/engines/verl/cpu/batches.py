@@ -19,6 +19,9 @@ FIELDS = (
     "advantages",
     "rm_scores",
     "rollout_is_weights",  # the token mask of a trainer that makes one
+    "ref_log_prob",
+    "rlvr_turn",  # of a trainer of two turns; rlvr_kl_coef likewise
+    "rlvr_kl_coef",
     "old_mtp_log_probs",
     "values",
     "returns",

@@ -1,4 +1,5 @@
-"""verl's synchronous trainers on gloo: ``trainer.v1.trainer_mode`` of ``sync_cpu`` or ``ibpo_cpu``."""
+"""verl's synchronous trainers on gloo: ``trainer.v1.trainer_mode`` of ``sync_cpu``, ``ibpo_cpu`` or
+``self_correction_cpu``."""
 
 from __future__ import annotations
 
@@ -12,11 +13,15 @@ from verl.trainer.ppo.v1 import register_trainer
 from verl.utils.distributed import initialize_global_process_group_ray
 from verl.workers.engine_workers import TrainingWorker
 
-from rlvr.engines.jobs.cpu import CORRECTING_MODE, MODE
-from rlvr.engines.verl.correcting import OWN, CorrectingTrainer, CorrectingTrainingWorker
+from rlvr.engines.jobs.cpu import CORRECTING_MODE, MODE, SELF_CORRECTING_MODE
+from rlvr.engines.verl.correcting import CorrectingTrainer
 from rlvr.engines.verl.cpu.batches import save_batch
 from rlvr.engines.verl.recording import RecordingWorker
+from rlvr.engines.verl.self_correcting import SelfCorrectingTrainer, SelfCorrectingTrainingWorker
 from rlvr.engines.verl.trainer import RecordingTrainer
+from rlvr.engines.verl.two_pass import TwoPassTrainingWorker
+
+BATCHES = ("batches_dir", "batches_steps", "batches_rows")  # settings of OnCPU
 
 
 class CPUWorker(RecordingWorker):
@@ -32,8 +37,12 @@ class CPUWorker(RecordingWorker):
         super().init_model()
 
 
-class CPUCorrectingWorker(CPUWorker):
-    actor_worker_cls = CorrectingTrainingWorker
+class CPUTwoPassWorker(CPUWorker):
+    actor_worker_cls = TwoPassTrainingWorker
+
+
+class CPUSelfCorrectingWorker(CPUWorker):
+    actor_worker_cls = SelfCorrectingTrainingWorker
 
 
 class CPUCriticWorker(TrainingWorker):
@@ -82,8 +91,17 @@ class CPUTrainer(OnCPU, RecordingTrainer):
 
 @register_trainer(CORRECTING_MODE)
 class CPUCorrectingTrainer(OnCPU, CorrectingTrainer):
-    """As ``rlvr_ibpo``, with :class:`CPUCorrectingWorker`."""
+    """As ``rlvr_ibpo``, with :class:`CPUTwoPassWorker`."""
 
     mode = CORRECTING_MODE
-    worker = CPUCorrectingWorker
-    known = (*OWN, "batches_dir", "batches_steps", "batches_rows")
+    worker = CPUTwoPassWorker
+    beside = BATCHES
+
+
+@register_trainer(SELF_CORRECTING_MODE)
+class CPUSelfCorrectingTrainer(OnCPU, SelfCorrectingTrainer):
+    """As ``rlvr_self_correction``, with :class:`CPUSelfCorrectingWorker`."""
+
+    mode = SELF_CORRECTING_MODE
+    worker = CPUSelfCorrectingWorker
+    beside = BATCHES
