@@ -43,6 +43,7 @@ def revised(file: Experiments) -> list[Experiment]:
         for paper, methods in REVISED.items()
         for name in analysed(file, paper)
         for arm, _ in methods.values()
+        if arm in file.settings[name].run
     ]
 
 
@@ -52,7 +53,12 @@ def settings_files(experiment: Experiment) -> dict[str, Any]:
     lengths = ("max_", "correction_")
     data = {key: value for key, value in values["data"].items() if not key.startswith(lengths)}
     files = {
-        "training.json": {key: value for key, value in values.items() if key not in BESIDE_THE_JOB},
+        "training.json": {
+            key: value
+            for key, value in values.items()
+            # a block that an arm does not have is no setting of it, whenever such blocks came to be
+            if key not in BESIDE_THE_JOB and not (key == "self_correction" and value is None)
+        },
         "data.json": data | {"validation": values["validation"]["benchmarks"]},
     }
     for seed in experiment.seeds:
@@ -89,14 +95,13 @@ def revision_settings(experiment: Experiment, seed: int) -> dict[str, Any]:
     """What :mod:`rlvr.evaluation.revisions` is asked: as many references beside each sample as in training; a
     prompt and its revision as long as there."""
     data, where = experiment.data, f"runs/{experiment.scale}/evaluate/{experiment.name}/seed{seed}"
-    longest = data.max_correction_prompt_length
-    room = data.max_response_length if data.correction_context is None else data.correction_context - longest
     return {
         "evaluation_file": str(evaluation_path(experiment, seed)),
         "samples_file": f"{where}/samples.parquet",
         "references": references_of(experiment),
-        "longest": longest,
-        "max_tokens": min(data.max_response_length, room),
+        "longest": data.max_correction_prompt_length,
+        "max_tokens": data.max_response_length,
+        "context": data.correction_context,
     }
 
 

@@ -528,9 +528,6 @@ def test_recipes_that_do_not_fit_are_refused(recipe, message):
 
 
 def test_verl_jobs_refuse_what_they_do_not_do():
-    scale = with_recipe(objective="gspo", self_correction={})
-    with pytest.raises(ValueError, match="new: self_correction trains in two stages"):
-        experiment_of(scale, "new", 0)
     problems = SCALE.problems.model_copy(update={"task": "program", "operations": (2, 3)})
     with pytest.raises(
         ValueError, match="task='program': verl jobs grade generated problems by whole numbers"

@@ -10,7 +10,7 @@ import pytest
 from rlvr.engines.config import SamplingConfig
 from rlvr.evaluation import revisions
 from rlvr.evaluation.requests import Candidate, Evaluation
-from rlvr.evaluation.revisions import LEAST, asked_of, revise
+from rlvr.evaluation.revisions import LEAST, asked_of, revise, rooms
 from rlvr.evaluation.samples import conform
 from rlvr.problems.benchmarks import BenchmarkProblem, prompt_for
 
@@ -139,3 +139,15 @@ def test_samples_of_several_seeds_are_refused():
     two = pd.concat([samples(ROWS[:1]), samples(ROWS[:1], seed=6)])
     with pytest.raises(ValueError, match=r"samples are of the seeds \[5, 6\]: allowed is one"):
         revise(evaluation(), two, "scratch", references=1, longest=99, max_tokens=5)
+
+
+def test_a_revision_has_what_training_leaves_beside_its_prompt():
+    sizes = [100, 900, 300, 500]
+    assert rooms(sizes, 700, None) == {"wide": (700, [0, 1, 2, 3])}
+    assert rooms(sizes, 700, 1600) == {"wide": (700, [0, 1, 2, 3])}
+    assert rooms(sizes, 700, 1000) == {"wide": (700, [0, 2]), "narrow": (100, [1, 3])}
+    assert rooms([900], 700, 1000) == {"narrow": (100, [0])}
+    with pytest.raises(ValueError, match="context=900: allowed is more than the longest prompt, 900 tokens"):
+        rooms(sizes, 700, 900)
+    with pytest.raises(ValueError, match="max_tokens"):
+        rooms(sizes, 0, None)

@@ -201,3 +201,13 @@ def test_a_done_job_is_a_run(tmp_path):
     assert list(records)[:5] == ["step", "minibatch", "response", "position", "token"]
     assert {"log_prob", "old_log_prob", "rho", "trace", "advantage", "mask"} <= set(records)
     assert not (tmp_path / "out" / "final").exists()
+
+
+def test_of_a_training_in_stages_verls_own_penalty_is_left_out():
+    """Its weight is 0: the trainer's own penalty is what acts."""
+    penalty = {"actor/kl_loss": 0.2, "actor/kl_coef": 0.0, "actor/anchor_kl": 0.1}
+    plain = metrics_frame({1: values(1, **penalty)}, 1)
+    assert {"kl_loss", "kl_coef", "anchor_kl"} <= set(plain)
+    staged = metrics_frame({1: values(1, **penalty, **{"rlvr/stage": 1.0})}, 1)
+    assert not {"kl_loss", "kl_coef"} & set(staged)
+    assert staged["anchor_kl"].tolist() == [0.1] and staged["stage"].tolist() == [1.0]

@@ -11,6 +11,7 @@ from test_scales import SOURCES, code_deps, is_covered
 
 from pipelines import job_graph, job_settings
 from pipelines.job_confirmation import check_comparison, names_runs
+from rlvr.analysis.setting_study import of_setting
 from rlvr.config import load_yaml
 from rlvr.engines.jobs.evaluation import evaluation_settings
 from rlvr.evaluation.files import load_settings
@@ -37,7 +38,10 @@ COMPARISONS = {
     ("mpo", "ablations"): ("mpo/model_ablations", CONFIGURATION),
 }
 #: Runs of a setting that its ablations do not read.
-UNREAD = {"ibpo": set(), "mpo": {("train", "grpo"), ("train", "dapo"), ("evaluate", "dapo")}}
+UNREAD = {
+    "ibpo": {(what, "score") for what in ("train", "evaluate", "revise")},
+    "mpo": {("train", "grpo"), ("train", "dapo"), ("evaluate", "dapo")},
+}
 GRAPHS = {folder: GRAPH.parent / folder / GRAPH.name for folder, _ in COMPARISONS}
 STAGES = {
     (folder, name): stage["do"]
@@ -112,8 +116,8 @@ def test_tables_depend_on_the_runs_of_their_arms_and_of_the_untrained_model(scal
         (made,) = STAGES[paper, "base"]["outs"]
         assert made.replace("${item.setting}", setting) == f"runs/${{scale}}/evaluate/{setting}-base"
     for setting in listed["ablated"][paper]:
-        read = both(run_by_verl(file, setting)) - UNREAD[paper]
-        assert runs_of((paper, "ablations"), setting) == read | beside
+        read = (both(run_by_verl(file, setting)) | beside) - UNREAD[paper]
+        assert runs_of((paper, "ablations"), setting) == read
 
 
 def test_a_revision_is_of_the_evaluation_and_as_long_as_in_training(tmp_path):
@@ -122,7 +126,7 @@ def test_a_revision_is_of_the_evaluation_and_as_long_as_in_training(tmp_path):
     job_settings.write_settings(file, tmp_path)
     found = read_json(tmp_path / "ibpo-32b-gspo/revision-s3.json")
     assert found["samples_file"] == "runs/paper/evaluate/ibpo-32b-gspo/seed3/samples.parquet"
-    assert (found["longest"], found["max_tokens"]) == (12288, 32768 - 12288)
+    assert (found["longest"], found["max_tokens"], found["context"]) == (12288, 30720, 32768)
     second = read_json(tmp_path / "ibpo-32b-score/revision-s3.json")
     assert (found["references"], second["references"]) == (1, 0)
     assert second["samples_file"] == "runs/paper/evaluate/ibpo-32b-score/seed3/samples.parquet"
@@ -134,6 +138,27 @@ def test_a_revision_is_of_the_evaluation_and_as_long_as_in_training(tmp_path):
     ]
     assert {found["samples_file"], found["evaluation_file"]} <= set(filled)
     assert not (tmp_path / "ibpo-32b-ibpo/revision-s3.json").exists()
+
+
+def test_a_block_that_an_arm_lacks_is_no_setting_of_its_training():
+    """Else every training would be another one as soon as there is a new kind of block."""
+    file = experiments("one_gpu")
+    assert "self_correction" not in job_settings.settings_files(file.get("nfpo-0.6b-nfpo"))["training.json"]
+    assert job_settings.settings_files(file.get("ibpo-0.6b-score"))["training.json"]["self_correction"]
+
+
+def test_a_setting_without_score_has_its_other_tables(tmp_path):
+    file = experiments("one_gpu")
+    arms = [arm for arm in file.analysis["ibpo"].arms if arm != "score"]
+    analysis = file.analysis | {"ibpo": file.analysis["ibpo"].model_copy(update={"arms": arms})}
+    whole = file.settings["ibpo-0.6b"]
+    setting = whole.model_copy(update={"run": [arm for arm in whole.run if arm != "score"]})
+    settings = file.settings | {"ibpo-0.6b": setting}
+    file = file.model_copy(update={"analysis": analysis, "settings": settings})
+    assert [one.name for one in job_settings.revised(file)] == ["ibpo-0.6b-gspo"]
+    study = of_setting(file, "ibpo-0.6b", tmp_path)
+    assert "score" not in study.arms and "score_second" not in study.left_out
+    assert "gspo_prompt" in study.left_out  # it was not run
 
 
 @pytest.mark.parametrize("paper", ["ibpo", "mpo"])

@@ -215,6 +215,15 @@ WRONG = {
         ),
         r"arms.nfpo.self_correction.stage1_share.* less than 1",
     ),
+    "a template that texts do not have": (
+        lambda s, _: (
+            s["data"].update(max_correction_prompt_length=value(1500)),
+            s["arms"].update(
+                nfpo={"objective": "gspo", "self_correction": {"template": value("problem_last")}}
+            ),
+        ),
+        r"self_correction.template='problem_last'",
+    ),
     "two second passes": (
         lambda s, _: s["arms"].update(
             nfpo={

@@ -3,6 +3,7 @@ advantages and padding, on a queue in memory and with responses that are made up
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -35,6 +36,7 @@ from rlvr.engines.verl.self_correcting import (
 )
 from rlvr.engines.verl.self_correction_check import first_stage_of, stage_of
 from rlvr.engines.verl.trainer import RecordingTrainer
+from rlvr.engines.verl.two_pass import that_differ
 
 pytestmark = pytest.mark.verl
 MODE, STEPS = "rlvr_self_correction", 10
@@ -107,6 +109,24 @@ def test_shares_typed_in():
         "second_turn_right": 0.5, "second_turn_repaired": 0.25, "second_turn_spoilt": 0.25
     }  # fmt: skip
     assert describe_turns(torch.tensor([nan]), torch.tensor([1.0])) == {}
+
+
+def test_a_group_of_one_reward_has_no_advantage():
+    """Of eight rewards of 1.3, rounding leaves verl's GRPO a tenth."""
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+    groups = ["a"] * 8 + ["b"] * 2 + ["c"]
+    rewards = [1.3] * 8 + [0.0, 1.3] + [0.7]
+
+    def advantages(values):
+        mask, scores = torch.ones(len(values), 1), torch.tensor(values)[:, None]
+        return compute_grpo_outcome_advantage(scores, mask, np.array(groups))[0][:, 0].tolist()
+
+    assert abs(advantages(rewards)[0]) > 0.05
+    kept = that_differ(rewards, groups)
+    assert kept == [0.0] * 8 + [0.0, 1.3] + [0.0]
+    assert advantages(kept) == pytest.approx([0.0] * 8 + [-(0.5**0.5), 0.5**0.5] + [0.0], abs=1e-5)
+    assert advantages(kept)[:8] == [0.0] * 8
 
 
 def test_stages_are_the_local_engine_s():

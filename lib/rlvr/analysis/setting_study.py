@@ -109,7 +109,6 @@ class _Runs:
         self.seeds = file.settings[setting].seeds
         self.graph = PurePosixPath(file.scale_file).with_name("dvc.yaml")
         self.paper = file.settings[setting].paper
-        self.revised = {method: arm for method, (arm, _) in REVISED.get(self.paper, {}).items()}
         self.experiments: dict[str, Experiment] = {}
         names = NAMES[self.paper]
         for arm in file.settings[setting].run:
@@ -117,6 +116,8 @@ class _Runs:
             if name in self.experiments:
                 raise ValueError(f"settings.{setting}.run: two arms are called {name!r}; allowed is one")
             self.experiments[name] = file.get(f"{setting}-{arm}")
+        methods = REVISED.get(self.paper, {}).items()
+        self.revised = {method: arm for method, (arm, _) in methods if arm in self.experiments}
 
     def experiment(self, arm: str) -> Experiment:
         if arm not in self.experiments:

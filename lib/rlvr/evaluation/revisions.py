@@ -42,6 +42,7 @@ def revise(
     references: int,
     longest: int,
     max_tokens: int,
+    context: int | None = None,
 ) -> pd.DataFrame:
     """One revision of every sample, ungraded, with the same problem, sample and seed.
 
@@ -52,6 +53,8 @@ def revise(
         references: other samples of the same problem and seed that are shown beside each.
         longest: tokens of a prompt; of longer ones less of each response is shown.
         max_tokens: of a revision.
+        context: tokens of a prompt and its revision together, as in training; None: no limit. Revisions of
+            prompts beside which ``max_tokens`` have no room have what is beside the longest of them.
 
     Raises:
         ValueError: samples of several seeds, or of problems that the evaluation does not have; a prompt that
@@ -70,12 +73,34 @@ def revise(
         return [len(prompt.ids) for prompt in read_prompts(asked, tokenizer, evaluation.sampling)]
 
     asked = asked_of(evaluation, first, lengths, references=references, longest=longest)
-    sampling = replace(
-        evaluation.sampling, samples=1, max_tokens=max_tokens, seeds=(int(first["seed"].iloc[0]),)
-    )
-    again = replace(evaluation, problems=tuple(asked), sampling=sampling)
-    found = sample(again, scratch).set_index("problem").loc[[one.id for one in asked]].reset_index(drop=True)
+    sizes = lengths(asked)
+    parts = []
+    for name, (limit, rows) in rooms(sizes, max_tokens, context).items():
+        sampling = replace(
+            evaluation.sampling, samples=1, max_tokens=limit, seeds=(int(first["seed"].iloc[0]),)
+        )
+        chosen = tuple(asked[row] for row in rows)
+        parts.append(sample(replace(evaluation, problems=chosen, sampling=sampling), Path(scratch, name)))
+    found = pd.concat(parts).set_index("problem").loc[[one.id for one in asked]].reset_index(drop=True)
     return found.assign(problem=first["problem"], sample=first["sample"])
+
+
+def rooms(sizes: Sequence[int], max_tokens: int, context: int | None) -> dict[str, tuple[int, list[int]]]:
+    """Name of a part: tokens of its revisions, and its prompts, of these sizes.
+
+    Raises:
+        ValueError: a prompt that fills the context.
+    """
+    check_integer("max_tokens", max_tokens, 1, "whole numbers >= 1")
+    if context is not None and max(sizes) >= context:
+        raise ValueError(f"context={context}: allowed is more than the longest prompt, {max(sizes)} tokens")
+    narrow = [row for row, size in enumerate(sizes) if context is not None and size + max_tokens > context]
+    out = {}
+    if wide := sorted(set(range(len(sizes))) - set(narrow)):
+        out["wide"] = (max_tokens, wide)
+    if narrow:
+        out["narrow"] = (context - max(sizes[row] for row in narrow), narrow)
+    return out
 
 
 def asked_of(

@@ -62,6 +62,8 @@ DIFFERENCES = {
 }
 ACTOR = "actor/"
 UNNAMED = {"rlvr/response_tokens", "rlvr/entropy_estimate"}  # of our trainers, in other columns
+#: verl's own term, whose weight is 0 where a trainer in stages adds a penalty of its own.
+NOT_IN_STAGES = {"actor/kl_loss", "actor/kl_coef"}
 OURS, COMPUTE = "rlvr/", "rlvr/compute/"
 KEPT_VERL = ("timing_s/step", "perf/max_memory_allocated_gb", "perf/throughput")
 TRACE = ("horizon", "trace_clip", "ratio_clip")
@@ -147,6 +149,8 @@ def metrics_frame(by_step: Mapping[int, Mapping[str, float]], steps: int) -> pd.
     tokens = 0.0
     for step in range(steps):
         values = by_step.get(step + 1, {})
+        if "rlvr/stage" in values:
+            values = {key: value for key, value in values.items() if key not in NOT_IN_STAGES}
         row: dict[str, float] = {"step": step}
         row |= {name: values[key] for name, key in NAMES.items() if key in values}
         row.setdefault("entropy", values.get("rlvr/entropy_estimate", np.nan))

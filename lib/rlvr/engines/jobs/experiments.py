@@ -21,8 +21,10 @@ import torch
 from pydantic import Field, ValidationError, model_validator
 
 from rlvr import objectives
+from rlvr.checks import check_choice
 from rlvr.config import Count, Rate, _Section, fault_lines, load_yaml
 from rlvr.config_corrections import Counterfactual, SelfCorrection
+from rlvr.counterfactual.prompts import TOKEN_TEMPLATES
 from rlvr.engines.jobs.hardware import MODELS
 from rlvr.engines.jobs.sections import (
     SECTIONS,
@@ -48,6 +50,7 @@ SOURCES = "'text: where', 'public: where', 'choice: why', 'release' and 'verl de
 #: Keys of a setting that say what is what; all others are values, and have a source.
 WITHOUT_SOURCE = frozenset({"paper", "needs", "run", "objective"})
 Paper = Literal["nfpo", "ibpo", "mpo"]
+TEXT_TEMPLATE = "compare"  # of text there is one correction prompt for each kind of problem
 SECOND_PASSES = ("counterfactual", "self_correction")  # blocks of an arm, one of them at most
 #: Sections of an analysis that one paper has and no other.
 OF_ONE_PAPER = {"dynamics": "nfpo", "reach": "ibpo"}
@@ -160,6 +163,9 @@ class Experiment(_Section):
                 f"data.max_correction_prompt_length=None: allowed beside {self.second_pass} are tokens, more "
                 f"than max_prompt_length={self.data.max_prompt_length}"
             )
+        if self.second_pass:
+            templates = (TEXT_TEMPLATE,) if self.data.in_catalogue else tuple(TOKEN_TEMPLATES)
+            check_choice(f"{self.second_pass}.template", getattr(self, self.second_pass).template, templates)
         if self.self_correction is not None and update.kl_coef:
             raise ValueError(
                 f"update.kl_coef={update.kl_coef}: allowed beside self_correction is 0, which has weights of "

@@ -13,11 +13,11 @@ from rlvr.checks import check_choice
 from rlvr.config_corrections import Counterfactual, SelfCorrection
 from rlvr.counterfactual.fitting import SHOWN, fitting_prompt
 from rlvr.counterfactual.prompts import TokenPrompts
+from rlvr.engines.jobs.experiments import TEXT_TEMPLATE
 from rlvr.engines.jobs.rows import EMBEDDED
 from rlvr.problems.tokenizer import Codec
 
 Chat = list[dict[str, str]]
-TEXT_TEMPLATE = "compare"  # of text there is one for each kind of problem
 
 
 class CorrectionPrompts:

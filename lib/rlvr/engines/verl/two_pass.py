@@ -9,7 +9,6 @@ earns, is the business of :mod:`.correcting` (IBPO) and :mod:`.self_correcting` 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -219,18 +218,15 @@ class TwoPassTrainer(RecordingTrainer):
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """verl's advantages, of our rewards and groups.
 
-        A group of which one member is left has no advantage; verl's would be its reward.
+        A group of one reward, also of one member, has no advantage; verl's would be its reward, or what
+        rounding leaves of it over a deviation of nothing.
         """
         fields = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=["rm_scores"]
         )
         raw, uids = list(fields["rm_scores"].unbind()), [_prompt(key) for key in batch.keys]
         groups = [self._now.group.get(key, uid) for key, uid in zip(batch.keys, uids, strict=True)]
-        members = Counter(groups)
-        rewards = [
-            self._now.reward.get(key, 0.0) if members[group] > 1 else 0.0
-            for key, group in zip(batch.keys, groups, strict=True)
-        ]
+        rewards = that_differ([self._now.reward.get(key, 0.0) for key in batch.keys], groups)
         self._put(batch, "rm_scores", [at_the_end(r, row) for r, row in zip(rewards, raw, strict=True)])
         if groups != uids:
             self._put_texts(batch, "uid", groups)
@@ -275,6 +271,14 @@ class TwoPassTrainer(RecordingTrainer):
             tags=[batch.tags[row] for row in rows],
         )
         super()._compute_metrics(own, *args, **kwargs)
+
+
+def that_differ(rewards: Sequence[float], groups: Sequence[str]) -> list[float]:
+    """The rewards, 0 in a group that has one reward alone."""
+    found: dict[str, set[float]] = {}
+    for group, reward in zip(groups, rewards, strict=True):
+        found.setdefault(group, set()).add(reward)
+    return [r if len(found[group]) > 1 else 0.0 for group, r in zip(groups, rewards, strict=True)]
 
 
 def _prompt(key: str) -> str:
