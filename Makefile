@@ -32,8 +32,8 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if 
 TABLES := $(if $(wildcard pipelines/scales/$(SCALE)/experiments.yaml),$(wildcard pipelines/scales/$(SCALE)/*/dvc.yaml))
 GRAPH := $(if $(filter laptop,$(SCALE)),dvc.yaml,pipelines/scales/$(SCALE)/dvc.yaml)
 
-# Kernels forked from a process that has imported torch and the like: what runs on a GPU or by Ray has its own.
-WARM := $(if $(filter laptop smoke overnight,$(SCALE)),python -m pipelines.warm)
+# Kernels forked from a process that has imported torch and the like, where importing is most of what a stage does.
+WARM := $(if $(filter smoke,$(SCALE)),python -m pipelines.warm)
 
 .DEFAULT_GOAL := help
 .PHONY: help env env-pretrained env-verl env-vllm env-cluster repro test lint unit test-verl test-vllm test-cluster graph faults lab notebooks bench clean

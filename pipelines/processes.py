@@ -30,15 +30,39 @@ PR_SET_PDEATHSIG = 1
 POLL = 0.2  # seconds
 
 _WATCHDOG = """
-import os, signal, sys
+import os, signal, sys, time
+
+def end(groups):
+    for group in groups:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    # Each is a session, too, in which workers may have groups of their own.
+    found = bool(groups) and sys.platform == "linux"
+    while found:
+        found = False
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/stat") as file:
+                    state, _, _, session = file.read().rpartition(")")[2].split()[:4]
+                if int(session) in groups and state != "Z":
+                    os.kill(int(pid), signal.SIGKILL)
+                    found = True
+            except (OSError, ValueError):
+                pass
+        if found:
+            time.sleep(0.02)
+
 groups = set()
 for line in sys.stdin:
-    (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
-for group in groups:
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+    group = int(line[1:])
+    if line[0] == "+":
+        groups.add(group)
+    else:
+        groups.discard(group)
+        end({group})
+end(groups)
 """
 
 
@@ -106,7 +130,7 @@ class Watchdog:
         """End the guarded groups, then the watchdog. Leftover workers of a finished kernel go too."""
         for group in self._groups:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
+                os.killpg(group, signal.SIGKILL)  # also where somebody killed the watchdog
             self._tell(f"-{group}\n")
         self._groups.clear()
         with suppress(BrokenPipeError):

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 
 from pipelines.environment import of_kernels
-from pipelines.warm_kernel import ADDRESS, PREFIX
+from pipelines.warm_kernel import ADDRESS, PREFIX, own_prefix
 from rlvr.notebook import _QUIET
 
 SERVER = Path(__file__).with_name("warm_server.py")
@@ -46,7 +46,7 @@ def start_server() -> tuple[subprocess.Popen, dict[str, str]]:
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the runners, who end their kernels
         )
-    return process, {ADDRESS: name, PREFIX: sys.prefix}
+    return process, {ADDRESS: name, PREFIX: own_prefix()}
 
 
 def main(command: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import ipykernel.kernelspec
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
 
-from pipelines.warm_server import send
+from pipelines.warm_server import same_user, send
 
 ADDRESS, PREFIX = "RLVR_WARM", "RLVR_WARM_PREFIX"  # variables: the server's name, and its environment
 NAME = "rlvr-warm"
@@ -74,15 +75,24 @@ class Forked:
         return json.loads(line)
 
 
+def own_prefix() -> str:
+    """Where this Python finds its modules."""
+    return os.pathsep.join((sys.prefix, os.environ.get("PYTHONPATH", "")))
+
+
 def fork(arguments: list[str], environment: dict[str, str], folder: str) -> Forked | None:
     """``python -m ipykernel_launcher *arguments``, forked; None without a server of this environment."""
     name = os.environ.get(ADDRESS)
-    if not name or os.environ.get(PREFIX) != sys.prefix:
+    if not name or os.environ.get(PREFIX) != own_prefix():
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(PATIENCE)
     try:
         connection.connect(f"\0{name}")
-        request = {"arguments": arguments, "env": environment, "cwd": folder}
+        if not same_user(connection):
+            raise ConnectionRefusedError("another user has the name of a dead server")
+        kept = {key: value for key, value in environment.items() if key and key not in (ADDRESS, PREFIX)}
+        request = {"arguments": arguments, "env": kept, "cwd": folder}
         send(connection, request, [1, 2])
         return Forked(connection)
     except (OSError, EOFError, ValueError, KeyError):
@@ -97,7 +107,8 @@ class WarmProvisioner(LocalProvisioner):
         module = "ipykernel_launcher"
         process = None
         if module in cmd and kwargs.get("env") and kwargs.get("cwd"):
-            process = fork(cmd[cmd.index(module) + 1 :], kwargs["env"], kwargs["cwd"])
+            arguments = cmd[cmd.index(module) + 1 :]
+            process = await asyncio.to_thread(fork, arguments, kwargs["env"], kwargs["cwd"])
         if process is None:
             return await super().launch_kernel(cmd, **kwargs)
         self.process, self.pid, self.pgid = process, process.pid, process.pid

@@ -21,6 +21,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -49,6 +50,7 @@ SEEDED = (("numpy.random", "seed"), ("torch", "seed"))  # anew in each kernel, a
 BACKEND = "module://matplotlib_inline.backend_inline"  # as ipykernel says it before matplotlib is imported
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 CHILDREN, NOBODY = 0.05, 1.0  # seconds between two looks at the children, and at the parent
+SILENCE = 1.0  # seconds that a request may take to arrive
 
 
 def die_with(parent: int) -> None:
@@ -63,12 +65,26 @@ def call_this_process(name: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
+class Now:
+    """``sys.stdout`` or ``sys.stderr`` as it is when it is used; loggers keep what they find when made."""
+
+    def __init__(self, which: str):
+        self._which = which
+
+    def __getattr__(self, name: str) -> Any:
+        now = getattr(sys, self._which)
+        return getattr(getattr(sys, f"__{self._which}__") if now is self else now, name)
+
+
 def preload() -> None:
     os.environ["MPLBACKEND"] = BACKEND
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # who asks whether there is a GPU must not open it
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"  # a process with one thread can be forked
+    sys.stdout, sys.stderr = Now("stdout"), Now("stderr")
     for name in PRELOADED:
         with suppress(ImportError):  # who needs it says that it is missing
             importlib.import_module(name)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     # One for all: at its end, a kernel waits in vain for its own tracker of semaphores to heed signals.
     multiprocessing.resource_tracker.ensure_running()
     gc.collect()
@@ -85,12 +101,17 @@ def send(connection: socket.socket, request: dict[str, Any], descriptors: list[i
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """What :func:`send` sent; ValueError if it is not whole."""
     data, descriptors, _, _ = socket.recv_fds(connection, 65536, 8)
-    while data and not data.endswith(b"\n"):
-        more = connection.recv(65536)
-        if not more:
-            break
-        data += more
-    return json.loads(data), descriptors
+    try:
+        while data and not data.endswith(b"\n"):
+            more = connection.recv(65536)
+            if not more:
+                break
+            data += more
+        return json.loads(data), descriptors
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
 
 
 def move(descriptors: list[int], numbers: list[int]) -> None:
@@ -107,6 +128,13 @@ def same_user(connection: socket.socket) -> bool:
     return struct.unpack("3i", credentials)[1] == os.getuid()
 
 
+def reseed() -> None:
+    """Draw anew what nobody seeds, as a process that imports them does."""
+    for name, seed in SEEDED:  # Python's own does so by itself
+        if name in sys.modules:
+            getattr(sys.modules[name], seed)()
+
+
 def become(request: dict[str, Any], descriptors: list[int], server: int) -> None:
     """Be, in a forked process, what the command of the request would have started; does not return."""
     os.setsid()
@@ -114,13 +142,12 @@ def become(request: dict[str, Any], descriptors: list[int], server: int) -> None
     call_this_process("rlvr-kernel")
     for target, source in enumerate((os.open(os.devnull, os.O_RDONLY), *descriptors)):
         os.dup2(source, target)
+        os.close(source)
     os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(request["env"] | {"JPY_PARENT_PID": str(server), "MPLBACKEND": BACKEND})
-    for name, seed in SEEDED:  # Python's own does so by itself
-        if name in sys.modules:
-            getattr(sys.modules[name], seed)()
-    multiprocessing.util.spawnv_passfds = Standby(multiprocessing.util.spawnv_passfds)
+    os.environ.update(request["env"] | {"MPLBACKEND": BACKEND})
+    reseed()
+    standby = multiprocessing.util.spawnv_passfds = Standby(multiprocessing.util.spawnv_passfds)
     sys.argv = ["ipykernel_launcher", *request["arguments"]]
     code = 0
     try:
@@ -133,10 +160,13 @@ def become(request: dict[str, Any], descriptors: list[int], server: int) -> None
     finally:
         # What an interpreter does at its end and a notebook can notice; not a second of taking torch apart.
         with suppress(BaseException):
+            threading._shutdown()  # waits for threads that are no daemons
             atexit._run_exitfuncs()  # among them IPython's, which drops the notebook's variables
             gc.collect()  # and closes the files that these left open
             sys.stdout.flush()
             sys.stderr.flush()
+            ctypes.CDLL(None).fflush(None)
+            standby.end()
         os._exit(code)
 
 
@@ -158,7 +188,7 @@ class Standby:
     def __init__(self, spawn: Callable[..., int]):
         self._spawn = spawn
         self._own, other = socket.socketpair()
-        kernel = os.getpid()
+        kernel = self._kernel = os.getpid()
         self._pid: int | None = os.fork()
         if not self._pid:
             self._own.close()
@@ -170,25 +200,37 @@ class Standby:
 
     def __call__(self, path: Any, arguments: list[Any], descriptors: list[int]) -> int:
         *_, option, code = map(os.fsdecode, arguments)
-        if self._pid is None or option != "-c" or "multiprocessing.forkserver" not in code:
+        ours = os.getpid() == self._kernel and self._pid is not None
+        if not ours or option != "-c" or "multiprocessing.forkserver" not in code:
             return self._spawn(path, arguments, descriptors)
         request = {"code": code, "fds": descriptors, "cwd": os.getcwd(), "env": dict(os.environ)}
-        send(self._own, request, descriptors)
-        self._own.close()
         pid, self._pid = self._pid, None
+        try:
+            send(self._own, request, descriptors)
+        except OSError:  # it was killed
+            os.waitpid(pid, 0)
+            return self._spawn(path, arguments, descriptors)
+        finally:
+            self._own.close()
         return pid
+
+    def end(self) -> None:
+        """Bury it, if nobody needed it."""
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
 
     @staticmethod
     def _wait(connection: socket.socket) -> None:
         code = 0
         try:
-            connection.settimeout(10)
             request, descriptors = receive(connection)
             connection.close()
             move(descriptors, request["fds"])
             os.chdir(request["cwd"])
             os.environ.clear()
             os.environ.update(request["env"])
+            os.register_at_fork(after_in_child=reseed)
             exec(request["code"], {"__name__": "__main__"})
         except (OSError, ValueError):
             pass  # the kernel ended without it
@@ -218,25 +260,30 @@ class Server:
             self._reap()
 
     def _accept(self) -> None:
-        connection, _ = self.listener.accept()
-        if not same_user(connection):
-            connection.close()
-            return
+        own = os.getpid()
         try:
-            connection.settimeout(10)
-            request, descriptors = receive(connection)
-            connection.settimeout(None)
-            pid = os.fork()
-        except (OSError, ValueError):  # no request, or no room for a process: the runner goes on without
-            connection.close()
+            connection, _ = self.listener.accept()
+        except OSError:  # no room for a descriptor
             return
-        if not pid:
+        pid, descriptors = None, []
+        try:
+            connection.settimeout(SILENCE)
+            if same_user(connection):
+                request, descriptors = receive(connection)
+                connection.settimeout(None)
+                pid = os.fork()
+        except Exception as error:  # no request, or no room for a process: the runner goes on without
+            print(f"rlvr-warm: {type(error).__name__}: {error}", file=sys.stderr)
+        if pid == 0:
             self.listener.close()
             for other in (connection, *self.children.values()):
                 other.close()
-            become(request, descriptors, os.getppid())
+            become(request, descriptors, own)
         for descriptor in descriptors:
             os.close(descriptor)
+        if pid is None:
+            connection.close()
+            return
         self.children[pid] = connection
         self.selector.register(connection, selectors.EVENT_READ, pid)
         _tell(connection, {"pid": pid})

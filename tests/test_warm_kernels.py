@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from notebook_factory import environment, notebook, repository, write
+from notebook_factory import PROJECT, environment, notebook, repository, write
 
 from pipelines import warm_kernel
 from pipelines.execute import StageFailed, execute
@@ -64,6 +64,7 @@ def served(tmp_path_factory):
     """A server; gives its process and the variables that lead to it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(repository(tmp_path_factory.mktemp("served") / "repo"))
+        patch.setenv("PYTHONPATH", str(PROJECT))  # as runners have it, who else would not ask
         process, variables = start_server()
     yield process, variables
     process.kill()
@@ -75,6 +76,7 @@ def repo(tmp_path, monkeypatch, served):
     for name in ("DVC_STAGE", *served[1]):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(repository(tmp_path / "repo"))
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     return tmp_path / "repo"
 
 
@@ -103,7 +105,7 @@ def test_without_a_server_or_with_that_of_another_environment_it_is_the_runners(
     monkeypatch.setenv(warm_kernel.PREFIX, "/another/environment")
     assert look(repo, "other") == {"parent": os.getpid(), "modules": []}
     monkeypatch.setenv(warm_kernel.ADDRESS, "rlvr-warm-of-nobody")
-    monkeypatch.setenv(warm_kernel.PREFIX, sys.prefix)
+    monkeypatch.setenv(warm_kernel.PREFIX, warm_kernel.own_prefix())
     assert look(repo, "gone") == {"parent": os.getpid(), "modules": []}
 
 
@@ -177,19 +179,92 @@ def test_a_fork_server_of_the_kernel_is_warm_too(repo, served, monkeypatch):
 
 
 def test_a_killed_kernel_takes_its_fork_server_and_the_workers_with_it(repo, served):
-    book = notebook(
-        "import multiprocessing, os, time\nfrom multiprocessing import forkserver\nfrom pathlib import Path\n"
-        "worker = multiprocessing.get_context('forkserver').Process(target=time.sleep, args=(60,))\n"
-        "worker.start()\nserver = forkserver._forkserver._forkserver_pid\n"
-        "Path('pids.part').write_text(f'{os.getpid()} {server} {worker.pid}')\n"
-        "Path('pids.part').rename('pids')\ntime.sleep(60)"
-    )
-    runner, kernel, server, worker = sleeping(repo, served[1], book)
+    runner, kernel, server, worker = sleeping(repo, served[1], FORK_SERVER)
     os.kill(kernel, signal.SIGKILL)
     runner.communicate(timeout=20)
     assert runner.returncode == 1
     assert wait_for(lambda: not alive(server))
     assert wait_for(lambda: not alive(worker))
+
+
+def both(repo, served, monkeypatch, book) -> list[Path]:
+    """The outputs of a notebook without a server, and with one."""
+    write(repo / "n.ipynb", book)
+    out = [run("cold")]
+    for name, value in served[1].items():
+        monkeypatch.setenv(name, value)
+    return [*out, run("warm")]
+
+
+def test_a_fork_server_may_be_asked_for_late(repo, served, monkeypatch):
+    book = notebook(
+        "import multiprocessing, os, time\ntime.sleep(11)\n"
+        "def child(context):\n"
+        "    process = multiprocessing.get_context(context).Process(target=os.getpid)\n"
+        "    process.start()\n    process.join()\n    return process.exitcode\n"
+        "first = multiprocessing.get_context('fork').Process(target=child, args=('forkserver',))\n"
+        "first.start()\nfirst.join()\n"
+        "open(out + '/x', 'w').write(f\"{first.exitcode} {child('forkserver')} {child('forkserver')}\");"
+    )
+    cold, warm = both(repo, served, monkeypatch, book)
+    assert (cold / "x").read_text() == (warm / "x").read_text() == "0 0 0"
+
+
+def test_threads_of_a_notebook_end_their_work(repo, served, monkeypatch):
+    book = notebook(
+        "import ctypes, threading, time\n"
+        "def late():\n    time.sleep(1)\n    open(out + '/late', 'w').write('late')\n"
+        "threading.Thread(target=late).start()\n"
+        "c = ctypes.CDLL(None)\nc.fopen.restype = ctypes.c_void_p\n"
+        "c.fputs(b'hello', ctypes.c_void_p(c.fopen((out + '/c').encode(), b'w')));"
+    )
+    for out in both(repo, served, monkeypatch, book):
+        assert (out / "late").read_text() == "late" and (out / "c").read_text() == "hello"
+
+
+def test_workers_draw_anew_what_nobody_seeded(repo, warm):
+    book = notebook(
+        "import json, multiprocessing, numpy, torch\nfrom concurrent.futures import ProcessPoolExecutor\n"
+        'code = \'[__import__("numpy").random.random(), __import__("torch").rand(1).item()]\'\n'
+        "draws = [eval(code)]\n"
+        "for _ in range(2):\n"
+        "    with ProcessPoolExecutor(1, multiprocessing.get_context('forkserver')) as pool:\n"
+        "        draws.append(pool.submit(eval, code).result())\n"
+        "open(out + '/x', 'w').write(json.dumps(draws));"
+    )
+    write(repo / "n.ipynb", book)
+    for drawn in zip(*json.loads((run("stage") / "x").read_text()), strict=True):
+        assert len(set(drawn)) == 3
+
+
+def test_what_loggers_say_stands_between_what_is_printed(repo, served, monkeypatch):
+    book = notebook(
+        "import sys\nfrom transformers.utils import logging\nlogger = logging.get_logger('transformers')\n"
+        "for n in range(100):\n    print(n, file=sys.stderr)\n    logger.error(n)"
+    )
+    cold, warm = both(repo, served, monkeypatch, book)
+    first, second = ((out / "notebook.ipynb").read_text() for out in (cold, warm))
+    assert second.replace("tiny/warm", "tiny/cold") == first
+
+
+def test_nobody_of_another_user_is_asked(repo, monkeypatch, served):
+    monkeypatch.setattr(warm_kernel, "same_user", lambda connection: False)
+    for name, value in served[1].items():
+        monkeypatch.setenv(name, value)
+    assert look(repo, "stage")["parent"] == os.getpid()
+
+
+@pytest.mark.parametrize("whom", ["runner", "server"])
+def test_workers_in_the_fork_server_do_not_outlive(repo, whom):
+    process, variables = start_server()
+    runner, kernel, server, worker = sleeping(repo, variables, FORK_SERVER)
+    assert psutil.Process(kernel).ppid() == process.pid
+    process.kill()
+    process.wait()
+    if whom == "runner":
+        runner.kill()
+    runner.communicate(timeout=20)
+    assert wait_for(lambda: not any(map(alive, (kernel, server, worker))))
 
 
 def test_a_kernel_that_ends_itself_says_how(repo, warm):
@@ -207,6 +282,15 @@ SLEEPING = notebook(
     "worker = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))\nworker.start()\n"
     "Path('pids.part').write_text(f'{os.getpid()} {worker.pid}')\nPath('pids.part').rename('pids')\n"
     "time.sleep(60)"
+)
+
+
+FORK_SERVER = notebook(
+    "import multiprocessing, os, time\nfrom multiprocessing import forkserver\nfrom pathlib import Path\n"
+    "worker = multiprocessing.get_context('forkserver').Process(target=time.sleep, args=(60,))\n"
+    "worker.start()\nserver = forkserver._forkserver._forkserver_pid\n"
+    "Path('pids.part').write_text(f'{os.getpid()} {server} {worker.pid}')\n"
+    "Path('pids.part').rename('pids')\ntime.sleep(60)"
 )
 
 
@@ -248,6 +332,7 @@ def test_a_killed_kernel_is_an_error(repo, served):
 def test_a_killed_server_ends_its_kernels_and_the_next_stage_has_its_own(repo, monkeypatch):
     process, variables = start_server()
     runner, kernel, worker = sleeping(repo, variables)
+    assert psutil.Process(kernel).ppid() == process.pid
     process.kill()
     process.wait()
     _, error = runner.communicate(timeout=20)

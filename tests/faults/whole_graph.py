@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from temporary_clone import BIN, SMOKE, environment, make_clone
 
 GRAPH = f"{SMOKE}/dvc.yaml"
-REPRO = [str(BIN / "python"), "-m", "pipelines.warm", "dvc", "repro"]  # as `make repro` does it
+REPRO = [str(BIN / "python"), "-m", "pipelines.warm", "dvc", "repro"]  # as `make repro SCALE=smoke` does it
 GONE = 40.0  # seconds until the last process of a killed graph has to be gone
 #: Not outputs of stages: they hold seconds, or name what is unfinished.
 VARIES = ("timings", "inputs")
