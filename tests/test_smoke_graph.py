@@ -20,7 +20,7 @@ from temporary_clone import BIN, SMOKE, environment, make_clone
 
 from pipelines.lint import OF_MODELS
 
-# As `make repro SCALE=smoke` does it: kernels are forked from a warm server, which `dvc repro` alone does not have.
+# As `make repro SCALE=smoke` does it: kernels are forked from a warm server, which `dvc repro` has not.
 GRAPH = [str(BIN / "python"), "-m", "pipelines.warm", "dvc", "repro", f"{SMOKE}/dvc.yaml"]
 KILLED: dict[str, str] = {}  # which training was killed, for the tests after it
 
