@@ -24,11 +24,7 @@ from rlvr.engines.local.methods import resolve
 INDEX = Path("data/paper-index.yaml")
 EXPERIMENTS = Path("pipelines/scales/paper/experiments.yaml")
 PAPERS = ("nfpo", "ibpo", "mpo")
-BLOCKS = (
-    "counterfactual",
-    "self_correction",
-    "mtp",
-)  # sections of an arm that a recipe has by the same names
+BLOCKS = ("counterfactual", "self_correction", "mtp")  # of an arm; a recipe has them by the same names
 ABSENT, NOTHING = "not an arm", "-"
 INTRODUCTION = f"""
 What each paper states of its settings, and what is used here. *Paper* is the value of the text, with the

@@ -135,6 +135,25 @@ def reseed() -> None:
             getattr(sys.modules[name], seed)()
 
 
+def surround(folder: str, environment: dict[str, str]) -> None:
+    """Give this process the folder and the variables that another would have started it with."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def exit_code_of(program: Callable[[], Any]) -> int:
+    """What an interpreter that runs this program and nothing else exits with."""
+    try:
+        program()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
 def become(request: dict[str, Any], descriptors: list[int], server: int) -> None:
     """Be, in a forked process, what the command of the request would have started; does not return."""
     os.setsid()
@@ -143,31 +162,21 @@ def become(request: dict[str, Any], descriptors: list[int], server: int) -> None
     for target, source in enumerate((os.open(os.devnull, os.O_RDONLY), *descriptors)):
         os.dup2(source, target)
         os.close(source)
-    os.chdir(request["cwd"])
-    os.environ.clear()
-    os.environ.update(request["env"] | {"MPLBACKEND": BACKEND})
+    surround(request["cwd"], request["env"] | {"MPLBACKEND": BACKEND})
     reseed()
     standby = multiprocessing.util.spawnv_passfds = Standby(multiprocessing.util.spawnv_passfds)
     sys.argv = ["ipykernel_launcher", *request["arguments"]]
-    code = 0
-    try:
-        runpy.run_module("ipykernel_launcher", run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        code = 1
-    finally:
-        # What an interpreter does at its end and a notebook can notice; not a second of taking torch apart.
-        with suppress(BaseException):
-            threading._shutdown()  # waits for threads that are no daemons
-            atexit._run_exitfuncs()  # among them IPython's, which drops the notebook's variables
-            gc.collect()  # and closes the files that these left open
-            sys.stdout.flush()
-            sys.stderr.flush()
-            ctypes.CDLL(None).fflush(None)
-            standby.end()
-        os._exit(code)
+    code = exit_code_of(lambda: runpy.run_module("ipykernel_launcher", run_name="__main__", alter_sys=True))
+    # What an interpreter does at its end and a notebook can notice; not a second of taking torch apart.
+    with suppress(BaseException):
+        threading._shutdown()  # waits for threads that are no daemons
+        atexit._run_exitfuncs()  # among them IPython's, which drops the notebook's variables
+        gc.collect()  # and closes the files that these left open
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ctypes.CDLL(None).fflush(None)
+        standby.end()
+    os._exit(code)
 
 
 def end(kernel: int) -> None:
@@ -222,25 +231,19 @@ class Standby:
 
     @staticmethod
     def _wait(connection: socket.socket) -> None:
-        code = 0
         try:
             request, descriptors = receive(connection)
+        except (OSError, ValueError):
+            os._exit(0)  # the kernel ended without it
+
+        def serve() -> None:
             connection.close()
             move(descriptors, request["fds"])
-            os.chdir(request["cwd"])
-            os.environ.clear()
-            os.environ.update(request["env"])
+            surround(request["cwd"], request["env"])
             os.register_at_fork(after_in_child=reseed)
             exec(request["code"], {"__name__": "__main__"})
-        except (OSError, ValueError):
-            pass  # the kernel ended without it
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            code = 1
-        finally:
-            os._exit(code)
+
+        os._exit(exit_code_of(serve))
 
 
 class Server:
@@ -278,7 +281,7 @@ class Server:
             self.listener.close()
             for other in (connection, *self.children.values()):
                 other.close()
-            become(request, descriptors, own)
+            os._exit(exit_code_of(lambda: become(request, descriptors, own)))
         for descriptor in descriptors:
             os.close(descriptor)
         if pid is None:
@@ -296,14 +299,17 @@ class Server:
 
     def _reap(self) -> None:
         for pid, connection in list(self.children.items()):
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
                 continue
-            end(pid)  # before it is buried, so that its number is nobody else's
-            _, status = os.waitpid(pid, 0)
+            # Both before it is buried, so that its number is nobody else's.
+            end(pid)
+            by_itself = ended.si_code == os.CLD_EXITED
+            _tell(connection, {"code": ended.si_status if by_itself else -ended.si_status})
+            os.waitpid(pid, 0)
             del self.children[pid]
             with suppress(KeyError):
                 self.selector.unregister(connection)
-            _tell(connection, {"code": os.waitstatus_to_exitcode(status)})
             connection.close()
 
 
