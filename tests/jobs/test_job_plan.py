@@ -268,6 +268,32 @@ def test_every_response_has_a_second_turn_in_the_plan_of_score():
     assert more == pytest.approx(experiment.update.steps * responses * mean)
 
 
+def test_a_correction_prompt_shows_what_follows_the_reasoning():
+    """150 tokens of problem, and 500 to 3000 each of a response and a reference, not all of them."""
+    experiment = PAPER.get("ibpo-32b-ibpo")
+    settings, expected = experiment.counterfactual, experiment.expected
+    assert expected.shown_length == (500, 3000)
+    whole = experiment.model_copy(update={"expected": expected.model_copy(update={"shown_length": None})})
+    shape = MODELS[experiment.model].shape
+    for which, shorter, longer in ((0, 1150, 12288), (1, 6150, 12288)):
+        mean, corrections = expected.mean_response_length[which], second_answers(experiment, which)
+        of_each = []
+        for long in (shorter, longer):
+            counts = Compute()
+            counts.add("correction", "prefill", [long])
+            counts.add("correction", "decode", [mean] * 4, [long] * 4)
+            for activity in ("score", "train"):
+                counts.add("correction", activity, [long + mean] * 4)
+            of_each.append(Ledger.from_dict(table_of(counts.row(0))).flops(shape))
+        less = (of_each[1] - of_each[0]) * corrections / settings.corrections
+        assert step_flops(whole, which) - step_flops(experiment, which) == pytest.approx(less, rel=1e-9)
+    assert plan(experiment).compute_seconds < plan(whole).compute_seconds
+    with pytest.raises(ValidationError, match=r"shown_length=\[500, 3000\]: allowed are parts of a response"):
+        Expected(mean_response_length=(400, 4000), shown_length=(500, 3000))
+    with pytest.raises(ValidationError, match=r"shown_length=\[30, 5\] must be the low one"):
+        Expected(mean_response_length=(400, 4000), shown_length=(30, 5))
+
+
 @pytest.mark.parametrize("scale", ["paper", "one_gpu"])
 def test_arms_of_ibpo_have_equal_planned_compute(scale):
     """FLOPs of writing and training of all steps, at the middle of what is expected, within half a step of

@@ -211,7 +211,7 @@ def _end(experiment: Experiment, model: Model, card: Card, which: int) -> tuple[
     second = second_answers(experiment, which)
     trained = responses * (PROMPT + mean)
     if second and _trains_on_second(experiment):
-        trained += second * (_correction_prompt(experiment, mean) + mean)
+        trained += second * (_correction_prompt(experiment, which) + mean)
     discarded = experiment.expected.discarded_share[which] if experiment.dynamic_sampling else 0.0
     written = responses / (1 - discarded)
     sync = 2 * model.parameters / (10 * GB)
@@ -262,7 +262,7 @@ def step_flops(experiment: Experiment, which: int) -> float:
     written = (prompts * sequence(PROMPT) + responses * sequence(mean, PROMPT)) / (1 - discarded)
     total = written + responses * over_rows * sequence(PROMPT + mean)
     if second := second_answers(experiment, which):
-        settings, long = experiment.counterfactual, _correction_prompt(experiment, mean)
+        settings, long = experiment.counterfactual, _correction_prompt(experiment, which)
         of_a_prompt = 1 if settings is None else settings.corrections
         total += second / of_a_prompt * sequence(long) + second * sequence(mean, long)
         total += second * over_rows * sequence(long + mean) * _trains_on_second(experiment)
@@ -286,10 +286,11 @@ def _trains_on_second(experiment: Experiment) -> bool:
     return experiment.counterfactual is None or experiment.counterfactual.joint
 
 
-def _correction_prompt(experiment: Experiment, mean: float) -> float:
-    """Tokens: the problem, the response and its references, as long as they may be shown."""
-    settings = experiment.counterfactual
-    shown = PROMPT + (1 + (0 if settings is None else settings.references)) * mean
+def _correction_prompt(experiment: Experiment, which: int) -> float:
+    """Tokens: the problem, the response and its references, as much of them as is shown."""
+    settings, expected = experiment.counterfactual, experiment.expected
+    of_each = (expected.shown_length or expected.mean_response_length)[which]
+    shown = PROMPT + (1 + (0 if settings is None else settings.references)) * of_each
     return min(shown, experiment.data.max_correction_prompt_length)
 
 

@@ -170,14 +170,23 @@ class Expected(_Section):
     mean_response_length: tuple[Positive, Positive]  # tokens over the training, low and high
     stated_hours: Rate | None = None  # wall time that the paper states for this hardware
     wrong_share: tuple[Share, Share] | None = None  # of the responses, low and high: what is corrected
+    #: Tokens shown of a response in a correction prompt, low and high; None: all, as of a model that answers
+    #: without reasoning before it (:func:`rlvr.counterfactual.prompts.visible`).
+    shown_length: tuple[Positive, Positive] | None = None
     discarded_share: tuple[Share, Share] | None = None  # of the groups, low and high: by dynamic sampling
 
     @model_validator(mode="after")
     def _ordered(self) -> Expected:
-        for name in ("mean_response_length", "wrong_share", "discarded_share"):
+        for name in ("mean_response_length", "wrong_share", "shown_length", "discarded_share"):
             band = getattr(self, name)
             if band is not None and band[0] > band[1]:
                 raise ValueError(f"{name}={list(band)} must be the low one, then the high one")
+        shown = self.shown_length or self.mean_response_length
+        if any(part > whole for part, whole in zip(shown, self.mean_response_length, strict=True)):
+            raise ValueError(
+                f"shown_length={list(shown)}: allowed are parts of a response, up to "
+                f"mean_response_length={list(self.mean_response_length)}"
+            )
         if self.discarded_share is not None and self.discarded_share[1] == 1:
             raise ValueError("discarded_share: allowed are shares below 1; of nothing no batch is made")
         return self
