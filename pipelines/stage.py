@@ -15,6 +15,10 @@ from pathlib import Path
 
 from pipelines.processes import Busy, die_with_dvc
 
+#: Optional for who imports them: jsonschema's grammars of international addresses and of durations, and
+#: papermill's notebooks on Hadoop, which load pyarrow and numpy.
+UNNEEDED = ("rfc3987_syntax", "isoduration", "pyarrow.fs")
+
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """Arguments, with ``parameters`` as (name, value) pairs.
@@ -52,9 +56,10 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     args = parse_arguments(sys.argv[1:] if argv is None else argv)
     die_with_dvc()
-    # Imported after the guard is up: Jupyter's packages take half a second to load. The grammar of
-    # international addresses, which jsonschema would build for no notebook, takes 0.8 s more.
-    sys.modules.setdefault("rfc3987_syntax", None)
+    # Imported after the guard is up: Jupyter's packages take half a second to load. What they would load for
+    # no notebook of ours takes a second more.
+    for name in UNNEEDED:
+        sys.modules.setdefault(name, None)
     from pipelines.execute import StageFailed, execute
     from pipelines.request import BadInput, Request
 

@@ -228,6 +228,16 @@ def test_an_arm_without_a_number_is_not_measured():
     assert any("not measured" in t.get_text() for t in texts(fig.axes[1]))
 
 
+@pytest.mark.parametrize("spread", [0.001, 0.03, 0.1, 0.5, 3.0])
+def test_a_ratio_can_be_read_off_its_axis_however_wide_that_is(spread):
+    rows = segment()
+    rows["rho"], rows["traced"] = rows["rho"] ** spread, np.exp(spread * np.sin(np.arange(50)))
+    axis = figures.ratio_figure(rows, frequency()).axes[0]
+    ticks = axis.get_yticks()
+    assert min(ticks) < 1 < max(ticks) and 1 in ticks and 3 <= len(ticks) <= 9
+    assert [label.get_text() for label in axis.get_yticklabels()] == [f"{tick:g}" for tick in ticks]
+
+
 @pytest.mark.parametrize(
     "draw",
     [

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -28,10 +29,12 @@ from rlvr.reporting.bundle import (
     save_figure,
     save_table,
 )
+from rlvr.reporting.inline import inline_text
 from rlvr.reporting.records import Part
 from rlvr.reporting.registry import load_registry
 from rlvr.reporting.report import build_report
 from rlvr.reporting.style import OBJECTIVE_COLOURS, use_style
+from rlvr.reporting.view import _counted
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "use", "path"}
 PROJECT = Path(__file__).resolve().parents[1]
@@ -438,3 +441,19 @@ def test_a_browser_shows_it(built, tmp_path, width, dark):
     assert (seen["broken"], seen["dangling"], seen["loaded"]) == (0, 0, 0)
     ink, paper = (sum(map(int, re.findall(r"\d+", seen[k])[:3])) for k in ("ink", "paper"))
     assert (ink > paper) == dark
+
+
+def test_words_of_a_note_are_set_as_they_are_meant():
+    assert inline_text("of `over seeds`: a < b & c") == "of <code>over seeds</code>: a &lt; b &amp; c"
+    assert inline_text("`<script>`") == "<code>&lt;script&gt;</code>"
+    long = "rlvr.engines.jobs.sections.Modules(variant=...)"
+    assert inline_text(long).replace("<wbr>", "") == long
+    assert "rlvr.<wbr>engines.<wbr>jobs" in inline_text(long)
+    assert inline_text("a.short_name and 0.05 [0.01, 0.09]") == "a.short_name and 0.05 [0.01, 0.09]"
+
+
+def test_seeds_are_counted_once():
+    made = Estimate(0.5, 0.4, 0.6, n=3, n_unit="seeds", seeds=(0, 1, 4), method="t")
+    assert _counted(made) == "3 seeds (0 1 4)"
+    assert _counted(replace(made, n=768, n_unit="problems")) == "n = 768 problems; 3 seeds (0 1 4)"
+    assert _counted(replace(made, n=2, seeds=())) == "n = 2 seeds"

@@ -114,12 +114,13 @@ def _ratio_ticks(ax, values) -> None:
     low, high = float(np.min(values)), float(np.max(values))
     low, high = min(low, 0.95), max(high, 1.05)
     ax.set_ylim(low / (high / low) ** 0.06, high * (high / low) ** 0.16)
-    candidates = [0.01, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 100]
+    below = [0.01, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 0.95, 0.98]
+    candidates = [*below, 1, 1.02, 1.05, 1.1, 1.25, 1.5, 2, 3, 5, 10, 100]
     spaced = []
     for tick in sorted(
         (t for t in candidates if low * 0.97 <= t <= high * 1.03), key=lambda t: abs(np.log(t))
     ):
-        if all(abs(np.log(tick / t)) > np.log(high / low) / 9 for t in spaced):
+        if all(abs(np.log(tick / t)) > np.log(high / low) / 7 for t in spaced):
             spaced.append(tick)
     ax.set_yticks(sorted(spaced), [f"{t:g}" for t in sorted(spaced)])
     ax.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
@@ -258,7 +259,7 @@ def surrogate_figure(frame: pd.DataFrame, gain: float, full: int | None = None, 
         for row in rows.itertuples():
             interval(ax, row.horizon, row.value, row.low, row.high, colour)
         horizon_axis(ax, frame["horizon"].unique(), full)
-    left.set_title(f"Bias of L^(N), true gain {gain:+.3f}")
+    left.set_title(rf"Bias of $L^{{(N)}}$, true gain {gain:+.3f}")
     left.set_ylabel("bias, reward")
     percent = left.secondary_yaxis(
         "right", functions=(lambda y: 100 * y / abs(gain), lambda p: p * abs(gain) / 100)

@@ -1,9 +1,11 @@
-"""Set a figure's SVG into a page: its own ids, the page's inks, a name for those who cannot see it."""
+"""Set a figure's SVG, and words of our notes, into a page."""
 
 from __future__ import annotations
 
 import html
 import re
+
+from markupsafe import Markup, escape
 
 from rlvr.reporting.style import THEME_INKS
 
@@ -11,6 +13,8 @@ _ID = re.compile(r'\bid="([^"]+)"')
 _LINK = re.compile(r'(\bxlink:href="#|\bhref="#|url\(#)([^")]+)')
 _SIZE = re.compile(r'\s(?:width|height)="[^"]*"')
 _METADATA = re.compile(r"<metadata>.*?</metadata>\s*", re.DOTALL)
+_CODE = re.compile(r"`([^`\n]+)`")
+_LONG = re.compile(r"[^\s<>&;]{25,}")  # a name that leaves its column no room
 _OUTSIDE = re.compile(r'(?:xlink:)?href="(?!#)|url\((?!#)|<script|<foreignObject|\son\w+=', re.IGNORECASE)
 
 
@@ -43,3 +47,9 @@ def inline_svg(svg: str, prefix: str, alt: str) -> str:
     tag = _SIZE.sub("", body[:end])
     label = html.escape(alt, quote=True)
     return f'{tag} role="img" aria-label="{label}">{body[end + 1 :]}'
+
+
+def inline_text(text: str) -> Markup:
+    """A text as a page shows it: `code` between backticks, and long names may break after their dots."""
+    marked = _CODE.sub(r"<code>\1</code>", str(escape(text)))
+    return Markup(_LONG.sub(lambda m: re.sub(r"([._/(=])(?=\w)", r"\1<wbr>", m.group(0)), marked))

@@ -20,6 +20,7 @@ from rlvr.evaluation.intervals import Estimate
 from rlvr.reporting.bundle import Bundle, load_bundles
 from rlvr.reporting.cells import NOT_MEASURED_TEXT, NOT_STATED_TEXT
 from rlvr.reporting.curves import CURVES, wide
+from rlvr.reporting.inline import inline_text
 from rlvr.reporting.outlook import outlook
 from rlvr.reporting.records import Claim
 from rlvr.reporting.registry import load_registry
@@ -113,6 +114,7 @@ def build_report(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    templates.filters["inline"] = inline_text
     with atomic_dir(out_dir) as folder:
         for bundle in bundles.values():
             for source, target in copies(bundle):

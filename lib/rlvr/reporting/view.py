@@ -125,7 +125,7 @@ def _claim(
         "parts": [_part(part, claim) for part in claim.parts] if len(claim.parts) > 1 else [],
         "note": claim.note.removeprefix(claim.told).strip(),
         "effect": pretty_interval(claim.effect, claim.ci_low, claim.ci_high),
-        "basis": "; ".join(filter(None, (_count(claim.n, claim.n_unit), _seeds(claim.seeds)))),
+        "basis": _counted(claim),
         "shown_in": [i for i in claim.artifacts if i in bundles],
     }
 
@@ -197,7 +197,7 @@ def _artifact(
 
 def _basis(meta: ArtifactMeta) -> str:
     how = "exact, no sampling" if meta.interval == EXACT else f"interval: {meta.interval}"
-    text = "; ".join(filter(None, (_count(meta.n, meta.n_unit), _seeds(meta.seeds), how)))
+    text = "; ".join(filter(None, (_counted(meta), how)))
     return text if text.startswith("n = ") else text[:1].upper() + text[1:]
 
 
@@ -210,7 +210,7 @@ def _cell(cell: Any, is_label: bool) -> dict[str, Any]:
     text, ends, hint = pretty(cell), "", ""
     if isinstance(cell, Estimate):
         text, _, ends = text.partition(" [")
-        hint = f"{_count(cell.n, cell.n_unit)}; {_seeds(cell.seeds)}; {cell.method}"
+        hint = f"{_counted(cell)}; {cell.method}"
     missing = text in (NOT_MEASURED_TEXT, NOT_STATED_TEXT)
     kind = "label" if is_label else "missing" if missing else "words" if _is_words(text) else "number"
     return {"text": text, "ends": f"[{ends}" if ends else "", "hint": hint, "kind": kind}
@@ -244,8 +244,12 @@ def _reported(reported: Reported | None) -> dict[str, Any] | None:
     }
 
 
-def _count(n: int | None, unit: str) -> str:
-    return f"n = {n:,} {unit}".rstrip() if n else ""
+def _counted(what: Claim | ArtifactMeta | Estimate) -> str:
+    """How many of what, and which seeds; seeds are counted once."""
+    seeds = _seeds(what.seeds)
+    only_seeds = what.n_unit == "seeds" and what.n == len(what.seeds)
+    count = "" if only_seeds or not what.n else f"n = {what.n:,} {what.n_unit}".rstrip()
+    return "; ".join(filter(None, (count, seeds)))
 
 
 def _seeds(seeds: Sequence[int]) -> str:
