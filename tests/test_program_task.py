@@ -20,6 +20,7 @@ from rlvr.problems.program import (
     fingerprint,
     parse,
     public_rewards,
+    solve,
     values,
 )
 from rlvr.problems.report import overlap, summarise
@@ -180,6 +181,18 @@ def test_wrong_solutions_are_wrong_and_close(splits):
     assert [corrupt(p, Draws("train", 5)) for p in problems[:20]] == [
         corrupt(p, Draws("train", 5)) for p in problems[:20]
     ]
+
+
+def test_each_hand_writes_right_expressions_in_forms_of_its_own(splits):
+    problems = splits["train"][:200]
+    written = [[solve(p, hand) for hand in range(4)] for p in problems]
+    for texts in zip(*written, strict=True):
+        assert PROGRAM.rewards(list(texts), [p.answer for p in problems]) == [1.0] * len(problems)
+    assert 0.5 < sum(len(set(texts)) > 1 for texts in written) / len(problems)
+    draws = [Draws("train", 3), Draws("train", 3)]
+    wrong = [corrupt(p, draws[0], 1) for p in problems]
+    assert wrong == [corrupt(p, draws[1], 1) for p in problems]
+    assert PROGRAM.rewards(wrong, [p.answer for p in problems]) == [0.0] * len(problems)
 
 
 def test_outcomes_say_which_tests_fail():

@@ -19,6 +19,10 @@ class WarmUpCorrections(Section):
     references: tuple[Count, ...] = (1,)  # references of an example, each number equally often; 0: none
     reference_right: Share = 0.5  # chance that a reference is right; else it is wrong in another way
     response_right: Share = 0.0  # chance that the response itself is right, and to be kept as it is
+    #: How an example is written, in a task that has several ways: ``shared``, all of it in the problem's own;
+    #: ``own``, the response and its correction in one, the references in others, so that a correction is not
+    #: a copy of a reference.
+    forms: Literal["shared", "own"] = "shared"
     template: str = "compare"
 
     @model_validator(mode="after")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlvr.config_corrections import WarmUpCorrections
+from rlvr.counterfactual.alignment import edit_distance
 from rlvr.counterfactual.examples import correction_examples, encode_examples
 from rlvr.problems import get_task
 from rlvr.problems.tokenizer import Codec, build_tokenizer
@@ -36,6 +37,30 @@ def test_some_responses_are_right_already():
     rewards = get_task("program").rewards([e.response for e in found], [e.problem.answer for e in found])
     assert rewards == [float(r) for r in right]
     assert [e.response for e in examples()] == [e.response for e in examples(response_right=0.0)]
+
+
+def test_a_correction_in_its_own_form_keeps_the_response_and_copies_no_reference():
+    """With the forms of the problem every right reference is the target; with own ones few are."""
+    asked = {"task": "program", "operations": (2, 4), "references": (1,), "reference_right": 1.0}
+    task = get_task("program")
+    shared, own = examples(**asked), examples(**asked, forms="own")
+    assert all(e.references == (e.target,) for e in shared)
+    assert 0.1 < sum(e.references == (e.target,) for e in own) / len(own) < 0.6
+    golds = [e.problem.answer for e in own]
+    for texts, right in (
+        ([e.target for e in own], 1.0),
+        ([e.references[0] for e in own], 1.0),
+        ([e.response for e in own], 0.0),
+    ):
+        assert task.rewards(texts, golds) == [right] * len(own)
+    near, far = (
+        sum(edit_distance(list(map(ord, e.response)), list(map(ord, other(e)))) for e in own) / len(own)
+        for other in (lambda e: e.target, lambda e: e.references[0])
+    )
+    assert near < 0.75 * far
+    assert examples(**asked, forms="own") == own
+    with pytest.raises(ValueError, match="forms='own': task 'word' writes a solution in one way"):
+        examples(forms="own")
 
 
 def test_numbers_of_references_are_equally_frequent():

@@ -172,7 +172,9 @@ def test_options_go_to_those_that_take_them(monkeypatch):
     register_operator("every", lambda **options: options)
     register_operator("none", lambda: "made")
     assert fitting_operator("every", insertions="both") == {"insertions": "both"}
-    assert fitting_operator("none", insertions="both") == "made"
+    assert fitting_operator("none", insertions="next") == "made"
+    with pytest.raises(ValueError, match="insertions='both': operator 'none' does not take it; allowed is"):
+        fitting_operator("none", insertions="both")
     for name in ("compare_and_correct", "syntax_trees", "control_flow", "failing_tests"):
         assert fitting_operator(name, insertions="both").insertions == "both"
     with pytest.raises(ValueError, match="insertions='first': allowed are"):

@@ -68,6 +68,7 @@ def test_a_method_s_own_settings_hold_here_too(scale):
     [
         ({"lags": (0, 2)}, r"train.lags=\[0, 2\]: engine verl samples from the present policy"),
         ({"advantage_std": "biased"}, "train.advantage_std='biased'"),
+        ({"budget": 1e9}, r"train.budget=1e\+09: a verl job ends after train.steps"),
     ],
 )
 def test_what_verl_has_no_equal_of_is_refused(scale, change, message):
@@ -246,6 +247,13 @@ def test_an_experiment_is_a_verl_job():
     file = str(SCALES / "one_gpu" / "experiments.yaml")
     training = training_of(file, "nfpo-0.6b-nfpo", 0)
     assert training.engine == "verl" and training.steps == 200
+    second, score = (
+        training_of(file, "ibpo-0.6b-ibpo").settings,
+        training_of(file, "ibpo-0.6b-score").settings,
+    )
+    assert second["counterfactual"]["corrections"] == 4 and "self_correction" not in second
+    assert score["self_correction"]["bonus"] == 2.0 and "counterfactual" not in score
+    assert training_of(file, "mpo-0.6b-mpo").settings["mtp"]["blocks"] == 5
     with pytest.raises(ValueError, match=r"engine='local': it trains embedded policies, nfpo-0\.6b-nfpo"):
         training_of(file, "nfpo-0.6b-nfpo", 0, engine="local")
     with pytest.raises(ValueError, match="cannot be run by verl yet; it needs"):

@@ -187,8 +187,11 @@ def get_operator(name: str, **options: Any) -> Operator:
 def fitting_operator(name: str, **options: Any) -> Operator:
     """:func:`get_operator` with those of ``options`` that the operator takes.
 
-    Settings of a recipe are of all operators; one that only compares need not know them, and what it does
-    not take has no effect.
+    Settings of a recipe are of all operators; one that only compares need not know them.
+
+    Raises:
+        ValueError: as :func:`get_operator`; an option that the operator does not take and that says something
+            else than :class:`CompareAndCorrect` does by itself.
     """
     factory = _OPERATORS.get(name)
     if factory is None:
@@ -199,7 +202,13 @@ def fitting_operator(name: str, **options: Any) -> Operator:
         parameters = {}
     every = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     by_name = {n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    return get_operator(name, **{n: value for n, value in options.items() if every or n in by_name})
+    taken = {n: value for n, value in options.items() if every or n in by_name}
+    for option in options.keys() - taken.keys():
+        if options[option] != (usual := getattr(CompareAndCorrect, option, None)):
+            raise ValueError(
+                f"{option}={options[option]!r}: operator {name!r} does not take it; allowed is {usual!r}"
+            )
+    return get_operator(name, **taken)
 
 
 def compare_batch(

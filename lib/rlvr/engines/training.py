@@ -151,13 +151,10 @@ class VerlTraining:
 
     @property
     def settings(self) -> dict[str, Any]:
-        block = self.experiment.counterfactual
-        given = {} if block is None else {"counterfactual": block.model_dump()}
-        return (
-            {"engine": self.engine, "objective": self.experiment.objective}
-            | self.experiment.parameters
-            | given
-        )
+        own = self.experiment
+        blocks = {name: getattr(own, name, None) for name in METHODS}
+        given = {name: block.model_dump() for name, block in blocks.items() if block is not None}
+        return {"engine": self.engine, "objective": own.objective} | own.parameters | given
 
     def runs(self, out: str | Path) -> dict[Run, Path]:
         return run_folders(out, [(seed, 0) for seed in self.experiments], self.seed)

@@ -41,6 +41,8 @@ class Task:
     ``stream(split, seed, operations)`` yields problems without end and without regard to repetition.
     ``rewards(predictions, golds, finished)`` grades responses. ``corrupt(problem, draws)`` makes a wrong
     solution that is right up to one step (see :func:`rlvr.problems.slips.corrupt`); None: the task has none.
+    ``solve(problem, hand)`` writes a right solution in another way, one for each number, and
+    ``corrupt(problem, draws, hand)`` a wrong one in that way; None: solutions are written in one way.
     """
 
     name: str
@@ -49,7 +51,8 @@ class Task:
     content_of: Callable[[str], str]  # reads a problem's content back out of its prompt
     max_response_tokens: Callable[[Operations], int]  # of a solution, end token included
     rewards: Callable[..., list[float]]
-    corrupt: Callable[[Problem, Draws], str] | None = None
+    corrupt: Callable[..., str] | None = None
+    solve: Callable[[Problem, int], str] | None = None
     grader: str = "integer"  # of evaluations, in rlvr.evaluation.grading
     public_rewards: Callable[..., list[float]] | None = None  # what a selection may look at; None: rewards
     #: ``outcomes(predictions, golds)``: verdict by test, of tasks whose responses are run against tests.

@@ -180,15 +180,22 @@ def _tell(steps: list[Step], draws: Draws) -> str:
     return f"{text}. {draws.pick(QUESTIONS)}"
 
 
-def _forms(prompt: str) -> Draws:
+def _forms(prompt: str, hand: int | None = None) -> Draws:
     """The choices of forms of a problem: a function of its wording, so that a wrong solution shares them."""
-    return Draws("train", int(digest("forms", prompt), 16))
+    parts = (prompt,) if hand is None else (prompt, str(hand))
+    return Draws("train", int(digest("forms", *parts), 16))
 
 
-def corrupt(problem: Problem, draws: Draws) -> str:
+def solve(problem: Problem, hand: int) -> str:
+    """A right expression as another hand would write it: ``3+x`` for ``x+3``, and the like."""
+    return expression(problem.content, _forms(problem.prompt, hand))
+
+
+def corrupt(problem: Problem, draws: Draws, hand: int | None = None) -> str:
     """The expression of the same operations but one: another operand, another kind, one too few or too many.
 
-    It computes something else on some probe.
+    It computes something else on some probe, and is written by the hand of the problem's solution, or of
+    ``solve(problem, hand)``.
     """
     steps = parse(problem.content)
     right = values(problem.content, PROBES)
@@ -209,7 +216,7 @@ def corrupt(problem: Problem, draws: Draws) -> str:
             changed.insert(at, steps[at])
         content = "|".join(map(str, changed))
         if values(content, PROBES) != right and len(changed) <= len(steps) + 1:
-            return expression(content, _forms(problem.prompt))
+            return expression(content, _forms(problem.prompt, hand))
 
 
 _PHRASES = {
@@ -318,6 +325,7 @@ TASK = Task(
     max_response_tokens=max_response_tokens,
     rewards=rewards,
     corrupt=corrupt,
+    solve=solve,
     grader="expression",
     public_rewards=public_rewards,
     outcomes=outcomes,

@@ -70,6 +70,11 @@ def experiment_of(scale: Scale, arm: str, seed: int) -> Experiment:
             f"problems.task={scale.problems.task!r}: verl jobs grade generated problems by whole numbers; "
             "allowed are tasks with such answers"
         )
+    if train.budget is not None:
+        raise ValueError(
+            f"train.budget={train.budget:g}: a verl job ends after train.steps, whatever they compute; "
+            "allowed with engine verl is none"
+        )
     if train.recompute == "trace":
         raise ValueError(
             "recompute='trace': verl hands a policy loss one kind of old log-probs; allowed is all"
