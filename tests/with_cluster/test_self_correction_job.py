@@ -250,6 +250,10 @@ def replayed(job: Job, weight: float = 1.0) -> tuple[list[dict[str, float]], Pol
 
 def test_the_updates_agree_with_the_local_engine(job):
     """Through both stages and the kill: loss, gradient, penalties and the weights at the end."""
+    if not any(row.advantages.any() for row in rows_of(job, 1) if row.update == 0):
+        # Then the policy is still the base model, the penalty's gradient is rounding, and AdamW makes a step
+        # of it that two engines do not share.
+        pytest.skip("all second turns of a group were alike in the first update: it has no gradient")
     steps, before, theta = replayed(job)
     for step, ours in zip(EVERY, steps, strict=True):
         said, within = job.metrics[step], 2e-5 if step == 1 else 2e-3
