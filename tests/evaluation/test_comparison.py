@@ -200,6 +200,13 @@ def test_a_test_needs_known_intervals():
             normal_test(*pair)
 
 
+def test_seeds_alike_but_for_rounding_are_nothing_to_test(recwarn):
+    """0.1 + 0.2 and 0.3: scipy would compute a p-value of their last bits, and warn."""
+    with pytest.raises(ValueError, match="a test needs its width"):
+        seed_tests([0.5, 0.6], [0.1 + 0.2, 0.3], [0, 1], [0, 1])
+    assert not recwarn.list
+
+
 def test_seed_tests():
     a, b = [0.61, 0.65, 0.60, 0.66, 0.63], [0.58, 0.61, 0.57, 0.60]
     found = seed_tests(a, b, range(5), [7, 8, 9, 10])
