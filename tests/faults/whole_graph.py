@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -43,6 +44,7 @@ from temporary_clone import BIN, SMOKE, environment, make_clone
 GRAPH = f"{SMOKE}/dvc.yaml"
 REPRO = [str(BIN / "python"), "-m", "pipelines.warm", "dvc", "repro"]  # as `make repro SCALE=smoke` does it
 GONE = 40.0  # seconds until the last process of a killed graph has to be gone
+GOES_ON = 10.0  # seconds after a kill in which a graph that cannot do without has ended
 #: Not outputs of stages: they hold seconds, or name what is unfinished.
 VARIES = ("timings", "inputs")
 #: Outputs that hold measured seconds: they have to be there, with other bytes in every run.
@@ -171,32 +173,34 @@ def kill_at_random(
     """SIGKILL to one process of the graph, `kills` times on the way to its end; returns (kills, whom)."""
     clean(clone)
     draw, whom = random.Random(seed), Counter()
-    done = 0
-    while done < kills:
-        process = start(clone)
+    done, process, members, hurt = 0, None, [], False
+    while done < kills or process:
+        if process is None:
+            process, hurt = start(clone), False
         # Moments spread over the whole graph: a restarted one skips what is finished.
         deadline = time.monotonic() + draw.uniform(0.1, 1.9) * seconds / kills
-        while time.monotonic() < deadline and process.poll() is None:
+        while (time.monotonic() < deadline or done == kills) and process.poll() is None:
             time.sleep(0.05)
-        members = family(process)
-        if process.poll() is not None:
-            if process.returncode:
-                raise Fault(f"the graph exited with {process.returncode} though nothing was killed")
-            clean(clone)  # it came to its end: the other kills hit another run
-            continue
-        victim = draw.choice(members)
-        name = role(victim, process)
-        try:
-            victim.kill()
-        except psutil.NoSuchProcess:
-            process.wait()
-            continue
-        process.wait()
+        if process.poll() is None:
+            members = family(process)
+            victim = draw.choice(members)
+            name = role(victim, process)
+            with suppress(psutil.NoSuchProcess):
+                victim.kill()
+                done, hurt = done + 1, True
+                whom[name] += 1
+                print(f"kill {done} of {kills}: {name}", flush=True)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GOES_ON)
+        if process.poll() is None:
+            continue  # it does without: a process that was waiting for work, say
+        if process.returncode and not hurt:
+            raise Fault(f"the graph exited with {process.returncode} though nothing was killed")
         wait_until_gone(members)
-        compare(clone, right, whole=False)
-        done += 1
-        whom[name] += 1
-        print(f"kill {done} of {kills}: {name}", flush=True)
+        compare(clone, right, whole=not process.returncode)
+        if not process.returncode and done < kills:
+            clean(clone)  # it came to its end: the other kills hit another run
+        process = None
     mend(clone)
     repro(clone)
     compare(clone, right, whole=True)
