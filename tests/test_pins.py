@@ -1,6 +1,7 @@
 """The pinned versions against the Python that pyproject.toml promises."""
 
 import importlib.metadata
+import re
 import tomllib
 from pathlib import Path
 
@@ -29,3 +30,12 @@ def test_no_pin_refuses_it(name):
             if needs and not SpecifierSet(needs).contains(OLDEST):
                 refused[found.name] = needs
     assert seen > 20 and not refused
+
+
+def test_no_pattern_repeats_a_group_possessively():
+    """``(...)*+`` matches too little in Python 3.11.0 to 3.11.4 (gh-106052); ``(?>(...)*)`` says the same."""
+    possessive = re.compile(r"\)(?:[*+?]|\{\d*,?\d*\})\+")
+    assert possessive.search("(?:a|b)*+") and not possessive.search(r"(?>(?:a|b)*)\d++")
+    sources = [*ROOT.glob("lib/**/*.py"), *ROOT.glob("pipelines/*.py")]
+    assert len(sources) > 200
+    assert not [path.name for path in sources if possessive.search(path.read_text())]

@@ -12,19 +12,19 @@ from rlvr.verifiers.answers.words import MULTIPLIERS, changed, sign_before
 
 _HOPE = re.compile(r"I hope (?:it|this) is correct", re.IGNORECASE)
 _MATH = re.compile(
-    r"\$\$[^$]++\$\$|(?<!\\)\$(?:[^$\\]|\\.)++\$|"
-    r"\\\[(?:[^\\]|\\[^\[\]])++\\\]|\\\((?:[^\\]|\\[^()])++\\\)",
+    r"\$\$[^$]++\$\$|(?<!\\)\$(?>(?:[^$\\]|\\.)+)\$|"
+    r"\\\[(?>(?:[^\\]|\\[^\[\]])+)\\\]|\\\((?>(?:[^\\]|\\[^()])+)\\\)",
     re.DOTALL,
 )
 _NUMBER = re.compile(
     r"(?<![A-Za-z\d_.\\^{])(?:\\frac\s{0,3}\{[^{}]{1,200}\}\s{0,3}\{[^{}]{1,200}\}|"
     r"(?>(?:[-+−][ ]?)?[$£€¥]?"
-    r"(?:\d{1,3}+(?:,\d{3})++(?!\d)(?:\.\d++)?|\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
-    r"(?:\s{0,3}/\s{0,3}\d++(?:\.\d++)?|\s{0,3}\^\s{0,3}\{?-?\d++\}?|"
-    r"\s{0,3}[x×]\s{0,3}10\s{0,3}\^\s{0,3}\{?-?\d++\}?)*+"
-    rf"(?:\s?(?:\\?%|°)|\s(?:percent|per\scent|(?:{'|'.join(MULTIPLIERS)}))(?![A-Za-z]))*+)(?!(?!(?:cm|mm|km|kg)(?![A-Za-z])|m[²³])[A-Za-z_]))"
+    r"(?:\d{1,3}+(?>(?:,\d{3})+)(?!\d)(?:\.\d++)?|\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
+    r"(?>(?:\s{0,3}/\s{0,3}\d++(?:\.\d++)?|\s{0,3}\^\s{0,3}\{?-?\d++\}?|"
+    r"\s{0,3}[x×]\s{0,3}10\s{0,3}\^\s{0,3}\{?-?\d++\}?)*)"
+    rf"(?>(?:\s?(?:\\?%|°)|\s(?:percent|per\scent|(?:{'|'.join(MULTIPLIERS)}))(?![A-Za-z]))*))(?!(?!(?:cm|mm|km|kg)(?![A-Za-z])|m[²³])[A-Za-z_]))"
 )
-_FACTOR = re.compile(rf"(?:\s?(?:percent|per\scent|{'|'.join(MULTIPLIERS)})(?![A-Za-z]))*+")
+_FACTOR = re.compile(rf"(?>(?:\s?(?:percent|per\scent|{'|'.join(MULTIPLIERS)})(?![A-Za-z]))*)")
 _LAYERS = 40  # of emphasis and delimiters around an answer
 _OPERATORS = frozenset("=<>+-*/^×·≤≥≈≠(|")
 _OPERATORS_BEHIND = _OPERATORS - {"("} | {")", "!", "^", "π", "√"}
