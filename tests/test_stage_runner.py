@@ -17,6 +17,7 @@ import pytest
 from nbformat.v4 import new_output
 from notebook_factory import environment, notebook, repository, write
 
+from pipelines.environment import of_kernels
 from pipelines.execute import StageFailed, execute
 from pipelines.normalise import mask, merge_streams, normalise, secrets
 from pipelines.parameters import Kind, declared, parse, resolve
@@ -548,6 +549,21 @@ def test_runner_dies_with_dvc(tmp_path, shell):
     parent.kill()
     parent.wait()
     assert _wait_for(lambda: not _alive(pid), 3)
+
+
+def test_a_killed_tracker_is_not_told_of_in_a_notebook():
+    """Nothing of ours depends on it, and the warning would be in the published bytes."""
+    program = (
+        "import multiprocessing.resource_tracker as tracker, os, signal, warnings\n"
+        "tracker.ensure_running(); pid = tracker._resource_tracker._pid\n"
+        "os.kill(pid, signal.SIGKILL); os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)\n"
+        "tracker.ensure_running(); assert tracker._resource_tracker._pid != pid; warnings.warn('another')"
+    )
+    given = dict(os.environ) | {"PYTHONWARNINGS": "error"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=of_kernels(given), capture_output=True, text=True, check=True
+    )
+    assert "another" in done.stderr and "tracker: process died" not in done.stderr
 
 
 def test_runner_started_by_hand_outlives_its_shell(tmp_path):
