@@ -19,6 +19,9 @@ HERE = Path(__file__).parent
 CASES = ["parallel", "chained", "policy-only", "frozen"]
 TWO = "two ranks"  # chained modules, sharded
 ALL = [*CASES, TWO]
+#: AdamW's first step divides by |g| + 1e-8: weights whose gradient is rounding go their own way, some more of
+#: them on one processor than on another. A wrong gradient moves more by orders of magnitude.
+ALIKE = 1e-3
 
 
 def run(folder, ranks, *cases):
@@ -72,7 +75,7 @@ def test_same_update_of_the_policy(results, case):
     """Two micro-batches against one batch; with activations and logits computed again or not."""
     found = results[case]
     assert found["policy_moved"] > 0.1
-    assert found["policy_difference"] < 2e-4 * found["policy_moved"]
+    assert found["policy_difference"] < ALIKE * found["policy_moved"]
     theirs, ours = found["metrics"]["loss"]
     assert theirs == pytest.approx(ours, rel=1e-5)
     theirs, ours = found["metrics"]["grad_norm"]
@@ -87,7 +90,7 @@ def test_same_update_of_the_modules(results, case):
         assert found["modules_moved"] == found["modules_difference"] == 0
         return
     assert found["modules_moved"] > 0.1
-    assert found["modules_difference"] < 3e-4 * found["modules_moved"]
+    assert found["modules_difference"] < ALIKE * found["modules_moved"]
     theirs, ours = found["metrics"]["mtp_grad_norm"]
     assert theirs == pytest.approx(ours, rel=1e-5) and ours > 0.05  # beyond the clip
 
