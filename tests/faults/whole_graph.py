@@ -143,11 +143,13 @@ def compare(clone: Path, right: dict[str, str], *, whole: bool) -> None:
 
 
 def family(process: subprocess.Popen) -> list[psutil.Process]:
+    """All of its processes that live; one that was killed may wait to be buried."""
     try:
         whole = psutil.Process(process.pid)
-        return [whole, *whole.children(recursive=True)]
+        every = [whole, *whole.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+    return [one for one in every if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
 def wait_until_gone(processes: list[psutil.Process]) -> None:
@@ -183,9 +185,9 @@ def kill_at_random(
             time.sleep(0.05)
         if process.poll() is None:
             members = family(process)
-            victim = draw.choice(members)
-            name = role(victim, process)
-            with suppress(psutil.NoSuchProcess):
+            with suppress(psutil.NoSuchProcess, IndexError):  # it just ended
+                victim = draw.choice(members)
+                name = role(victim, process)
                 victim.kill()
                 done, hurt = done + 1, True
                 whom[name] += 1
