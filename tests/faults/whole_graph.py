@@ -143,18 +143,27 @@ def compare(clone: Path, right: dict[str, str], *, whole: bool) -> None:
 
 
 def family(process: subprocess.Popen) -> list[psutil.Process]:
-    """All of its processes that live; one that was killed may wait to be buried."""
+    """All of its processes that live."""
     try:
         whole = psutil.Process(process.pid)
-        every = [whole, *whole.children(recursive=True)]
+        return living([whole, *whole.children(recursive=True)])
     except psutil.NoSuchProcess:
         return []
-    return [one for one in every if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def living(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """One that was killed may wait to be buried: it does not count."""
+    found = []
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):
+            if one.is_running() and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(one)
+    return found
 
 
 def wait_until_gone(processes: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=GONE)
-    if alive := [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]:
+    psutil.wait_procs(processes, timeout=GONE)
+    if alive := living(processes):
         raise Fault(f"left behind {GONE:.0f} s after the kill: {[p.cmdline()[:4] for p in alive]}")
 
 
