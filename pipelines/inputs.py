@@ -21,6 +21,7 @@ What changed since the last time is printed, by stage.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import hashlib
 import json
@@ -138,7 +139,9 @@ def _few(names: Sequence[str], most: int = 4) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    (scale_file,) = sys.argv[1:] if words is None else words
+    parser = argparse.ArgumentParser(prog="python -m pipelines.inputs", description=__doc__.split("\n")[0])
+    parser.add_argument("scale_file", help="params.yaml, or a file in pipelines/scales")
+    scale_file = parser.parse_args(words).scale_file
     try:
         found = inputs(Path(), scale_file)
         folder = results_folder(load_yaml(scale_file))

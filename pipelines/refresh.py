@@ -8,6 +8,7 @@ For use after a notebook or what it shows was changed. The stage notebooks read 
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -29,10 +30,12 @@ def refresh(path: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    given = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(prog="python -m pipelines.refresh", description=__doc__.split("\n")[0])
+    parser.add_argument("notebook", nargs="*", type=Path, help="all of them if none is named")
+    given = parser.parse_args(argv).notebook
     failed = False
     every = [path for path in notebooks([Path("notebooks")]) if not path.match(OF_MODELS)]
-    for path in [Path(p) for p in given] or every:
+    for path in given or every:
         print(path, flush=True)
         refresh(path)
         for cell, message in lint(path):

@@ -95,9 +95,18 @@ def test_the_environment_of_a_scale(monkeypatch):
     found = describe_environment(scale)
     assert found["commit"] == "0123456789ab" and found["python"] == platform.python_version()
     assert found["engine"] == "local, 3 processes of one thread side by side"
-    assert set(found) - {"commit", "engine", "machine", "python", "determinism"} <= set(PACKAGES)
+    assert set(found) - {"commit", "engine", "machine", "processor", "python", "determinism"} <= set(PACKAGES)
     assert {"torch", "transformers", "numpy"} <= set(found)
     assert all(isinstance(text, str) and text for text in found.values())
+
+
+def test_the_processor_is_named_as_the_system_names_it(tmp_path):
+    path = tmp_path / "cpuinfo"
+    one = "processor\t: {}\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\nflags\t\t: fpu vme\n\n"
+    path.write_text(one.format(0) + one.format(1))
+    assert environment.processor(path) == "AMD EPYC, family 26, model 2"
+    path.write_text("Processor : ARM\n")
+    assert environment.processor(path) and environment.processor(tmp_path / "none")
 
 
 def test_a_package_that_is_not_installed_is_left_out(monkeypatch):

@@ -104,7 +104,9 @@ def test_a_check_that_breaks_stops_no_other(quiet, monkeypatch):
 
 def test_an_unknown_scale(quiet, capsys):
     assert main(["doctor", "--scale", "papr"]) == 2
-    assert "allowed are smoke, laptop, pretrained, cluster, one_gpu, paper" in capsys.readouterr().err
+    assert (
+        "allowed are smoke, laptop, overnight, pretrained, cluster, one_gpu, paper" in capsys.readouterr().err
+    )
 
 
 def test_needs_of_experiments_are_those_of_their_plan():

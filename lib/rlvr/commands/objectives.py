@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -147,11 +148,11 @@ def uses(objective: Objective) -> list[tuple[str, str]]:
         what = "with a block `counterfactual` of the variant mask in the recipe (rlvr.config_corrections)"
         out.append(("params.yaml", f"recipes: {recipe}, {what}; {name} in arms"))
     if masked or "mtp" in blocks:
-        out.append(("verl", "\n".join(verl_overrides(objective))))
+        out.append(("verl", "\n".join(map(shlex.quote, verl_overrides(objective)))))
         return [*out, ("TRL", f"none: it has nothing to give for {lacking}")]
     if objective.needs:
         return [*out, ("verl, TRL", f"none: both have nothing to give for {lacking}")]
-    out.append(("verl", "\n".join(verl_overrides(objective))))
+    out.append(("verl", "\n".join(map(shlex.quote, verl_overrides(objective)))))
     if objective.advantages == "critic":
         return [*out, ("TRL", "none: GRPOTrainer has no critic")]
     settings = f", objective_parameters={{{given[0]!r}: {objective.parameters[given[0]]!r}}}" if given else ""

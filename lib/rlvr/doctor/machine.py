@@ -23,11 +23,13 @@ class Needs:
     workers: int = 1  # processes side by side
 
 
-#: Finished folders as measured, with room for what is written on the way. Memory: a process with torch and
-#: transformers loaded holds 0.6 GB; a job of scale ``cluster`` 7.3 GB (docs/cluster-cpu.md).
+#: Finished folders as measured, with room for what is written on the way; ``overnight`` three times laptop's,
+#: whose seeds it has three times. Memory: a process with torch and transformers loaded holds 0.6 GB; a job of
+#: scale ``cluster`` 7.3 GB (docs/cluster-cpu.md).
 MEASURED = {
     "smoke": Needs("smoke", 0.1 * GB, 0.2 * GB, 2.5 * GB, workers=2),
     "laptop": Needs("laptop", 0.3 * GB, 0.5 * GB, 2.5 * GB, workers=2),
+    "overnight": Needs("overnight", 0.9 * GB, 1.5 * GB, 2.5 * GB, workers=2),
     "pretrained": Needs("pretrained", 0.2 * GB, 0.2 * GB, 3 * GB, workers=2),
     "cluster": Needs("cluster", 3 * GB, 0.5 * GB, 8 * GB, workers=2),
 }

@@ -24,10 +24,24 @@ def describe_environment(scale: Scale) -> dict[str, str]:
         "commit": commit(),
         "engine": f"{scale.engine}, {scale.workers} processes of one thread side by side",
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, no GPU used",
+        "processor": processor(),
         "python": platform.python_version(),
         **versions,
         "determinism": "same machine, same versions: same bytes of every table, figure and checkpoint",
     }
+
+
+def processor(path: str = "/proc/cpuinfo") -> str:
+    """Its name, family and model: another one gives other last digits (docs/determinism.md)."""
+    try:
+        with open(path) as lines:
+            pairs = [line.partition(":") for line in lines]
+    except OSError:
+        return platform.processor() or "unknown"
+    found = {name.strip(): value.strip() for name, _, value in reversed(pairs)}
+    if not found.get("model name"):
+        return platform.processor() or "unknown"
+    return f"{found['model name']}, family {found.get('cpu family')}, model {found.get('model')}"
 
 
 def commit() -> str:

@@ -17,7 +17,7 @@ try:
 except Exception as error:
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] == "verl":
         raise ImportError(
-            f"rlvr.engines.verl needs verl ({error}): pip install 'rlvr[verl]' (tested with verl 0.9.1)"
+            f"rlvr.engines.verl needs verl ({error}): pip install -e '.[verl]' (tested with verl 0.9.1)"
         ) from error
     logging.getLogger(__name__).exception("rlvr's objectives are NOT registered with verl")
     raise

@@ -86,7 +86,7 @@ def check_registration(loss_mode: str) -> dict[str, Any]:
     if not any(found.name == plugin for found in entry_points(group=group)):
         raise RuntimeError(
             f"the installed rlvr declares no entry point {plugin!r} in the group {group!r}, so verl does not "
-            "load it: install it again (pip install 'rlvr[verl]', or pip install -e . in a checkout)"
+            "load it: install it again (pip install -e '.[verl]', or pip install -e . in a checkout)"
         )
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
     if policy != "auto" and plugin not in [name.strip() for name in policy.split(",")]:

@@ -19,7 +19,7 @@ from rlvr.engines.config import SamplingConfig
 from rlvr.engines.vllm.prompts import Request
 
 INSTALL = (
-    "`make env-vllm` makes an environment with its build for CPU; for NVIDIA GPUs pip install 'rlvr[vllm]' "
+    "`make env-vllm` makes an environment with its build for CPU; for NVIDIA GPUs pip install -e '.[vllm]' "
     "in one of its own (docs/vllm.md)"
 )
 
