@@ -229,7 +229,8 @@ def role(victim: psutil.Process, graph: subprocess.Popen) -> str:
         return forked[victim.name()]
     for sign, name in (
         ("ipykernel_launcher", "kernel"), ("pipelines.stage", "runner"), ("pipelines.inputs", "runner"),
-        ("resource_tracker", TRACKER), ("forkserver", "worker"), ("spawn", "worker"), ("groups = set()", "watchdog"),
+        ("resource_tracker", TRACKER), ("forkserver", "worker"), ("spawn", "worker"),
+        ("groups = set()", "watchdog"),
     ):  # fmt: skip
         if sign in words:
             return name
