@@ -20,8 +20,8 @@ class WarmUpCorrections(Section):
     reference_right: Share = 0.5  # chance that a reference is right; else it is wrong in another way
     response_right: Share = 0.0  # chance that the response itself is right, and to be kept as it is
     #: How an example is written, in a task that has several ways: ``shared``, all of it in the problem's own;
-    #: ``own``, the response and its correction in one, the references in others, so that a correction is not
-    #: a copy of a reference.
+    #: ``own``, the response and its correction by one hand, the references by others. Where two hands agree,
+    #: a right reference still is the correction.
     forms: Literal["shared", "own"] = "shared"
     template: str = "compare"
 
