@@ -104,7 +104,7 @@ def test_pairs_share_their_seed():
     [
         (NEVER, reached(50.0), 2.0, math.inf, "above 2.00"),
         (reached(50.0), NEVER, 0.0, 0.5, "below 0.50"),
-        (NEVER, NEVER, 0.0, math.inf, "not known: neither reached it"),
+        (NEVER, NEVER, 0.0, math.inf, "not known: bounded on neither side"),
         (START, reached(50.0), 0.0, 0.08, "below 0.08"),
         (reached(50.0), START, 12.5, math.inf, "above 12.50"),
     ],

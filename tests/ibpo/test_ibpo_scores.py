@@ -191,6 +191,12 @@ def test_what_revisions_spoil_and_repair():
     found = revision_shares(samples, revised, {"gspo_prompt": "gspo"}, 0.9)
     check(found.loc["gspo_prompt", "spoilt"], student([0.5, 0.0]))
     check(found.loc["gspo_prompt", "repaired"], student([0.0, 1 / 3]))
-    assert revision_note(found).startswith("GSPO with prompt: the revision spoils 0.250 [")
+    check(found.loc["gspo_prompt", "again"], student([2 / 3, 1 / 3]))  # of the other three samples
+    said = revision_note(found)
+    assert said.startswith("GSPO with prompt: the revision spoils 0.250 [")
+    assert "repairs 0.167 [" in said and "; drawn again, 0.500 [" in said
+    alone = samples[samples["sample"] == 1], revised[revised["sample"] == 1]  # right in seed 0, wrong in 1
+    single = revision_shares(*alone, {"gspo_prompt": "gspo"}, 0.9)
+    assert math.isnan(single.loc["gspo_prompt", "again"].value) and "again" not in revision_note(single)
     with pytest.raises(ValueError, match="no revision of gspo's samples by 'score_second'"):
         revision_shares(samples, revised, {"score_second": "gspo"}, 0.9)

@@ -7,6 +7,7 @@ with them is then the same for all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -259,11 +260,16 @@ def gain_contrast(scores: pd.DataFrame, a: str, b: str, confidence: float) -> Es
     return seed_interval((hard - easy).to_numpy(), hard.index.tolist(), confidence=confidence)
 
 
+UNKNOWN = Estimate(math.nan, None, None, 0, "seeds", (), "one sample of a problem")
+
+
 def revision_shares(
     samples: pd.DataFrame, revised: pd.DataFrame, arms: Mapping[str, str], confidence: float
 ) -> pd.DataFrame:
     """What revisions do to right and to wrong answers; per method ``spoilt`` (share of the right ones whose
-    revision is wrong) and ``repaired`` (of the wrong ones whose revision is right), over seeds.
+    revision is wrong), ``repaired`` (of the wrong ones whose revision is right) and ``again`` (how often
+    another sample of the same problem is right in place of a wrong one: what drawing again repairs), over
+    seeds. ``again`` is NaN where problems have one sample.
 
     Args:
         samples: graded, with ``arm``, ``seed``, ``problem``, ``sample``, ``correct``.
@@ -279,9 +285,17 @@ def revision_shares(
         if both.empty:
             raise ValueError(f"revised holds no revision of {arm}'s samples by {method!r}")
         first, second = (both[f"correct_{when}"].astype(float) for when in ("before", "after"))
-        found = {"spoilt": (1 - second)[first == 1], "repaired": second[first == 0]}
+        of_problem = first.groupby([both["seed"], both["problem"]])
+        others = (of_problem.transform("sum") - first) / (of_problem.transform("count") - 1)
+        found = {
+            "spoilt": (1 - second)[first == 1],
+            "repaired": second[first == 0],
+            "again": others[first == 0],
+        }
         rows[method] = {
-            name: seed_interval(v.groupby(both["seed"]).mean(), confidence=confidence)
+            name: UNKNOWN
+            if v.isna().any()
+            else seed_interval(v.groupby(both["seed"]).mean(), confidence=confidence)
             for name, v in found.items()
         }
     return pd.DataFrame.from_dict(rows, orient="index")
@@ -291,6 +305,10 @@ def revision_note(shares: pd.DataFrame) -> str:
     """:func:`revision_shares` in a sentence for each method."""
     return " ".join(
         f"{LABELS[method]}: the revision spoils {row['spoilt'].format()} of the right answers and repairs "
-        f"{row['repaired'].format()} of the wrong ones."
+        f"{row['repaired'].format()} of the wrong ones{_again(row['again'])}."
         for method, row in shares.iterrows()
     )
+
+
+def _again(share: Estimate) -> str:
+    return "" if math.isnan(share.value) else f"; drawn again, {share.format()} of these are right"

@@ -101,7 +101,7 @@ class ComputeRatio:
         if self.estimate is not None:
             return self.estimate.format(digits)
         if math.isinf(self.high) and self.low == 0:
-            return "not known: neither reached it"
+            return "not known: bounded on neither side"
         if math.isinf(self.high):
             return f"above {self.low:.{digits}f}"
         if self.low == 0:
