@@ -7,6 +7,7 @@ import pytest
 
 from rlvr.cli import main
 from rlvr.commands import report
+from rlvr.config import load_yaml
 from rlvr.storage import read_json, write_json
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -52,10 +53,28 @@ def test_the_committed_report(capsys, monkeypatch):
 
 
 def test_a_row():
-    assert report.row(CLAIM) == ("nfpo-c1", "open", "0.0123", "[-0.2, 0.25]", "4", "Better.", "A difference.")
+    assert report.row(CLAIM) == ("nfpo-c1", "open", "0.0123", "[-0.2, 0.25]", "4", "Better.")
     assert report.row(CLAIM | {"ci_low": 0.5, "ci_high": 0.5})[3] == "exact"
     assert report.row(CLAIM | {"ci_low": None})[3] == "unknown"
     assert report.row(CLAIM | {"effect": None})[2:4] == ("not measured", "")
+
+
+def test_all_about_a_claim(capsys, monkeypatch):
+    """The command that it names is a stage of the graph, and the files are there."""
+    monkeypatch.chdir(PROJECT)
+    for claim in read_json(PROJECT / "reports/laptop/claims.json"):
+        assert main(["report", "--claim", claim["id"]]) == 0
+        shown = capsys.readouterr().out
+        assert claim["statement"] in shown and claim["test"] in shown and claim["verdict"] in shown
+        again = [line.split()[3] for line in shown.splitlines() if line.startswith("again:")]
+        assert again and all(".ipynb)" in line for line in shown.splitlines() if line.startswith("again:"))
+        for command in again:
+            graph, _, stage = command.partition(":")
+            assert stage in load_yaml(PROJECT / graph)["stages"], command
+        files = [word for line in shown.splitlines() if line.startswith("  ") for word in line.split()]
+        assert files and all((PROJECT / file).is_file() for file in files)
+    assert main(["report", "--claim", "nfpo-c77"]) == 2
+    assert "--claim 'nfpo-c77': did you mean 'nfpo-c7'" in capsys.readouterr().err
 
 
 def test_what_is_not_run_is_counted_and_named():

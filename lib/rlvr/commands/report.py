@@ -32,8 +32,12 @@ def report(
         str, typer.Argument(metavar="SCALE", help="Default: laptop.", autocompletion=completion(_scales))
     ] = "laptop",
     browse: Annotated[bool, typer.Option("--open", help="Open report.html in the browser.")] = False,
+    claim: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="All about this one: its test, and what to run to make it again."),
+    ] = None,
 ) -> int:
-    """Every claim of the papers: verdict, effect, interval and test.
+    """Every claim of the papers: verdict, effect and interval; of one, all there is.
 
     Reads the claims.json in its folder of reports, which `make repro SCALE=...` writes.
     """
@@ -41,10 +45,14 @@ def report(
     from rlvr.storage import read_json
 
     found = report_folders(project_root(), scale)
+    if claim is not None:
+        for line in about(project_root(), scale, found, claim):
+            print(line)
+        return 0
     for folder in found:
         claims = read_json(folder / "claims.json")
         print_table(
-            ("claim", "verdict", "effect", "interval", "n", "statement", "test"),
+            ("claim", "verdict", "effect", "interval", "n", "statement"),
             [row(claim) for claim in claims if claim["status"] != "not_run"],
             fixed=("claim", "verdict", "effect", "interval"),
         )
@@ -93,8 +101,60 @@ def row(claim: Mapping[str, Any]) -> tuple[str, ...]:
         interval,
         "" if claim["n"] is None else str(claim["n"]),
         claim["statement"],
-        claim["test"],
     )
+
+
+def about(root: Path, scale: str, folders: Sequence[Path], name: str) -> list[str]:
+    """A claim, its test and its notes, and the stages that make what it rests on.
+
+    Raises:
+        ValueError: no such claim.
+    """
+    from rlvr.registry import suggest
+    from rlvr.storage import read_json
+
+    claims = {
+        claim["id"]: (claim, folder) for folder in folders for claim in read_json(folder / "claims.json")
+    }
+    if name not in claims:
+        raise ValueError(f"--claim {suggest(name, claims)}")
+    claim, folder = claims[name]
+    _, verdict, effect, interval, n, statement = row(claim)
+    of = f" ({claim['effect_of']})" if claim.get("effect_of") else ""
+    lines = [
+        f"{name}: {statement}",
+        f"verdict: {verdict}",
+        f"effect:  {effect} {interval}, n = {n}{of}",
+        f"test:    {claim['test']}",
+        f"note:    {claim.get('note') or 'none'}",
+    ]
+    kept = [folder / file for file in ("artifacts.json", "extras.json")]
+    rows = {one["id"]: one for path in kept if path.is_file() for one in read_json(path)}
+    shown = (*claim.get("artifacts", ()), *claim.get("extras", ()))
+    used = [rows[artifact] for artifact in shown if artifact in rows]
+    for one in used:
+        files = " ".join(str(folder.relative_to(root) / file) for file in one["files"])
+        lines += [f"{one['id']}: {one['title']}", f"  {files}"]
+    for stage in filter(None, dict.fromkeys(one["stage"] for one in used)):
+        graph = graph_of(scale, name.split("-")[0])
+        lines.append(f"again:   dvc repro {graph}:{stage}   ({notebook_of(root / graph, stage)})")
+    return lines
+
+
+def graph_of(scale: str, paper: str) -> str:
+    """The dvc.yaml of a paper at a scale."""
+    if paper != "nfpo":
+        return f"pipelines/scales/{scale}/{paper}/dvc.yaml"
+    return "dvc.yaml" if scale == "laptop" else f"pipelines/scales/{scale}/dvc.yaml"
+
+
+def notebook_of(graph: Path, stage: str) -> str:
+    """The notebook that a stage executes."""
+    from rlvr.config import load_yaml
+
+    entry = load_yaml(graph)["stages"].get(stage, {}) if graph.is_file() else {}
+    words = str(entry.get("cmd", entry.get("do", {}).get("cmd", ""))).split()
+    return next((word for word in words if word.endswith(".ipynb")), "its notebook is not known")
 
 
 def remarks(claims: Sequence[Mapping[str, Any]]) -> list[str]:
