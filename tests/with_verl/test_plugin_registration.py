@@ -114,7 +114,7 @@ def test_without_verl():
         "    print(error)"
     )
     done = python(["-c", code])
-    assert "pip install 'rlvr[verl]'" in done.stdout, done.stderr
+    assert "pip install -e '.[verl]'" in done.stdout, done.stderr
 
 
 def test_registering_again_changes_nothing():
